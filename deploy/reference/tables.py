@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from grouptrail import contracts
-from grouptrail.jobs import JOBS
+from grouptrail.config import Config
+from grouptrail.jobs import jobs_for
 
 _HEAD = """\
 # Tables and views
@@ -28,7 +29,12 @@ def page() -> str:
 
 
 def _jobs() -> str:
-    lines = (f"| `{job.name}` | {job.about} | {_names(job.reads)} | {_names(job.writes)} |\n" for job in JOBS)
+    topic, admin = (jobs_for(Config(source=source)) for source in ("topic", "admin"))
+    by_place = zip(topic, admin, strict=True)
+    jobs = dict.fromkeys(job for of_place in by_place for job in of_place)
+    lines = (
+        f"| `{job.name}` | {job.about} | {_names(job.reads) or 'none'} | {_names(job.writes)} |\n" for job in jobs
+    )
     return f"## Jobs\n\n| job | what it does | reads | writes |\n| --- | --- | --- | --- |\n{''.join(lines)}"
 
 

@@ -1,17 +1,19 @@
 """Start here: the jobs in the order data flows, what each reads and what it writes.
 
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
+    or brokers' groups --poll----> the same tables, with `source = "admin"`
     offset_commits + brokers --log-offsets-> log_offsets
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
     all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
-`recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`.
+`recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`. Only `jobs_for` decides
+which jobs a cluster has by its setting `source`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -89,8 +91,12 @@ class Job(Protocol):
     def publishes_lag(self) -> bool:
         """Whether it uses the context's `feed`."""
 
+    @property
+    def resumes_from_tables(self) -> bool:
+        """Whether the job resumes from its tables alone, so that its checkpoint may be lost."""
+
     def settings(self, config: Config) -> Any:
-        """Return the settings that it takes: what the function of its name in `config.job_settings` returns."""
+        """Return the settings that it takes: what the function of its package in `config.job_settings` returns."""
 
     def check(self, context: JobContext[Any]) -> None:
         """Raise a GrouptrailError if the job cannot run. Called before Spark is started."""
@@ -113,11 +119,12 @@ class ModuleJob:
     module: str
     follows: str | None = None
     publishes_lag: bool = False
+    resumes_from_tables: bool = False
 
     def settings(self, config: Config) -> Any:
         from grouptrail.config import job_settings
 
-        settings = getattr(job_settings, self.name.replace("-", "_"), None)
+        settings = getattr(job_settings, self.module.split(".")[-2], None)
         return None if settings is None else settings(config)
 
     def check(self, context: JobContext[Any]) -> None:
@@ -138,6 +145,15 @@ DECODE = ModuleJob(
     reads=("__consumer_offsets",),
     writes=("offset_commits", "group_metadata", "group_records", "undecodable_records", "ingest_progress"),
     module="grouptrail.decode.job",
+)
+POLL = ModuleJob(
+    # It takes the place of decode: warehouses have its checkpoint and its lease under this name.
+    name=DECODE.name,
+    about='with `source = "admin"`: polls the groups from the brokers and writes their changes as decoded records',
+    reads=(),
+    writes=DECODE.writes,
+    module="grouptrail.polling.job",
+    resumes_from_tables=True,
 )
 LOG_OFFSETS = ModuleJob(
     name="log-offsets",
@@ -177,3 +193,9 @@ LAG = ModuleJob(
 )
 
 JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, HISTORY, LAG)
+
+
+def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
+    """Return the jobs of a cluster, in the order data flows: those named, or all."""
+    jobs = (POLL if job is DECODE and not config.reads_topic else job for job in JOBS)
+    return tuple(job for job in jobs if not names or job.name in names)

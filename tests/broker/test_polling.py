@@ -16,9 +16,8 @@ from pyspark.sql import SparkSession
 
 from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
-from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
-from grouptrail.jobs import DECODE
+from grouptrail.jobs import POLL
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from support import landed
@@ -47,9 +46,9 @@ def topic(broker: Broker) -> str:
 
 
 def poll(spark: SparkSession, config: Config) -> list[str]:
-    """Run the decode job once and return the lines that it logs."""
+    """Run the polling job once and return the lines that it logs."""
     lines: list[str] = []
-    query = job.start(context(DECODE, config, spark, lines.append, once=True))
+    query = POLL.start(context(POLL, config, spark, lines.append, once=True))
     assert query.awaitTermination(PATIENCE_SECONDS * 2)
     return lines
 
@@ -72,6 +71,7 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
         members.enter_context(classic_member(broker, secret, [topic]))
         with kip848_member(broker, search, [topic]):
             assert "records in" in poll(spark, config)[-1]
+            assert Path(warehouse_of(config).checkpoint_path("decode"), "commits", "0").is_file()
             commits = landed.rows(config, "offset_commits")
             committed = {(row["group_id"], row["partition"]): row["committed_offset"] for row in commits}
             assert committed == {(group, at): 3 + at for group in (billing, search) for at in (0, 1)}
@@ -105,7 +105,8 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
         environ = {**as_reader(broker), "GROUPTRAIL_SOURCE": "admin", "GROUPTRAIL_LOG_OFFSETS__ALL_TOPICS": "true"}
         succeeded(cli(config, "run", "--once", environ=environ))
         lag = newest(config, billing, search, secret)
-        assert figures(lag) == described(broker, billing)
+        empty = {(billing, topic, 2): (None, 0, 0)}  # without a commit, where Kafka's tool prints no lag
+        assert figures(lag) == described(broker, billing) | empty
         assert {place[0] for place in lag} == {billing}
         assert all(
             row["lag_seconds_error"] is None or row["lag_seconds_error"] >= 30 for row in lag.values() if row["lag"]
@@ -120,6 +121,10 @@ def test_run_admin_source_lands_changes_once_and_lag_matches_kafka_consumer_grou
     ended = json.loads(succeeded(cli(config, "show", "group", search, "--format", "json", environ=environ)))
     assert (ended["state"], ended["state_note"]) == ("Dead", "polled: deleted or expired since the previous poll")
     succeeded(cli(config, "check", *CHECKED, environ=environ))
+    recovered = succeeded(cli(config, "recover", "--job", "decode", environ=environ))
+    assert "decode: the next run begins where its tables end" in recovered
+    succeeded(cli(config, "run", "--once", "--job", "decode", environ=environ))
+    landed.assert_progress_adds_up(config)
     who_may_read = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.bootstrap}
     refused = cli(config, "run", "--once", "--job", "decode", environ=who_may_read)
     assert "cannot be read into the same rows" in refused.printed.splitlines()[-1]

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from grouptrail import jobs
 from grouptrail.config import Config
-from grouptrail.runtime import pipeline, recover, restarts
+from grouptrail.runtime import pipeline, restarts
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.checkpoints import CheckpointGoneError
 from support.cli_in_process import Cli, succeeded
@@ -52,9 +52,7 @@ def test_fifth_job_in_the_registry_is_run_and_recovered(
     count = jobs.ModuleJob(
         "count", "counts commits", reads=("offset_commits",), writes=(), module="count_commits.job"
     )
-    with_count = (*jobs.JOBS, count)
-    for module in (jobs, pipeline, recover):
-        monkeypatch.setattr(module, "JOBS", with_count)
+    monkeypatch.setattr(jobs, "JOBS", (*jobs.JOBS, count))
     table = warehouse_of(config, spark).table("offset_commits")
     table.ensure()
     commit = {"cluster": config.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}

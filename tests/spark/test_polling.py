@@ -11,9 +11,9 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.decode.progress import SourceChangedError, refuse_other_source
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.admin.job import Polling
-from grouptrail.decode.sources.admin.poller import Poll
 from grouptrail.kafka.group import Committed, PolledGroup
+from grouptrail.polling.job import Polling
+from grouptrail.polling.poller import Poll
 from grouptrail.storage.progress import PROGRESS
 from grouptrail.storage.warehouse import Warehouse
 from support import landed

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from grouptrail import contracts
-from grouptrail.jobs import JOBS
+from grouptrail.config import Config
+from grouptrail.jobs import DECODE, JOBS, POLL, jobs_for
 
 # Tables written by commands: so far only by `grouptrail check`.
 NO_JOBS = {"check_results"}
+
+
+TOPIC, ADMIN = Config(source="topic"), Config(source="admin")
 
 
 def test_jobs_write_each_table_of_the_contracts_once() -> None:
@@ -19,3 +23,12 @@ def test_jobs_read_the_topic_and_tables_of_jobs_before_them() -> None:
     for job in JOBS:
         assert set(job.reads) <= available, job.name
         available |= set(job.writes)
+
+
+def test_jobs_for_admin_source_poll_takes_the_place_and_the_name_of_decode() -> None:
+    """`--job decode`, its checkpoint and its lease stay what they were in warehouses that are polled."""
+    assert jobs_for(TOPIC) == JOBS
+    assert jobs_for(ADMIN) == (POLL, *JOBS[1:])
+    assert (POLL.name, POLL.writes) == (DECODE.name, DECODE.writes)
+    assert (jobs_for(TOPIC, ["decode"]), jobs_for(ADMIN, ["decode"])) == ((DECODE,), (POLL,))
+    assert jobs_for(ADMIN, ("lag", "history")) == JOBS[2:]

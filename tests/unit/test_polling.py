@@ -11,12 +11,12 @@ from kafka.protocol.admin import DescribeGroupsResponse
 
 from grouptrail.config.model import AdminConfig
 from grouptrail.decode.rows import decode_row
-from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
-from grouptrail.decode.sources.admin.poller import Poller
 from grouptrail.kafka import groups
 from grouptrail.kafka.errors import KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.group import Committed, PolledGroup
 from grouptrail.kafka.groups import Throttle
+from grouptrail.polling.changes import PolledChange, StoredGroup, apply_changes, changes, removal
+from grouptrail.polling.poller import Poller
 from grouptrail.wire.records import encode_key, encode_value
 from support.group_records import classic, fold_rows, gone, of
 from support.polled_groups import AT_5, classic_group, consumer_group, member
@@ -177,7 +177,7 @@ class FakeBroker:
     """Return its groups, or raise."""
 
     def __init__(self, node: int, answer: list[PolledGroup] | Exception) -> None:
-        self._node = node
+        self.node = node
         self._answer = answer
 
     def listed(self) -> list[PolledGroup]:

@@ -8,20 +8,11 @@ from grouptrail.config.model import AdminConfig, Config, DecodeConfig, HistoryCo
 
 
 @dataclass(frozen=True)
-class DecodeSettings:
-    """Of the decode job, which polls the brokers where `is_polled` (`source = "admin"`)."""
-
-    decode: DecodeConfig
-    admin: AdminConfig
-    is_polled: bool
-
-
-@dataclass(frozen=True)
 class LogOffsetsSettings:
-    """Of the log-offsets job. `is_polled`: the offsets topic cannot be read."""
+    """Of the log-offsets job; `reads_topic`: it may read the offsets topic."""
 
     log_offsets: LogOffsetsConfig
-    is_polled: bool
+    reads_topic: bool
 
 
 @dataclass(frozen=True)
@@ -46,14 +37,19 @@ class LagSettings:
     requests_per_second: float
 
 
-def decode(config: Config) -> DecodeSettings:
+def decode(config: Config) -> DecodeConfig:
     """Return the settings of the decode job."""
-    return DecodeSettings(config.decode, config.admin, config.source == "admin")
+    return config.decode
+
+
+def polling(config: Config) -> AdminConfig:
+    """Return the settings of the job that polls the brokers instead."""
+    return config.admin
 
 
 def log_offsets(config: Config) -> LogOffsetsSettings:
     """Return the settings of the log-offsets job."""
-    return LogOffsetsSettings(config.log_offsets, config.source == "admin")
+    return LogOffsetsSettings(config.log_offsets, config.reads_topic)
 
 
 def history(config: Config) -> HistorySettings:

@@ -265,6 +265,11 @@ class Config(Section):
     ) -> dict[str, str | SecretStr]:
         return hide_secrets(section.field_name or "", settings)
 
+    @property
+    def reads_topic(self) -> bool:
+        """Whether the offsets topic is read; otherwise the brokers are polled."""
+        return self.source == "topic"
+
     def checkpoints_folder(self) -> str:
         """Return the folder of the cluster's checkpoints."""
         # `quote` leaves dots, and a folder of that name is this or the parent folder.

@@ -15,12 +15,12 @@ _UNSAFE_OR_NEW_LINE = re.compile(rf"[\n{_CONTROL}]")
 
 def harmless(text: str, *, keep_lines: bool = False) -> str:
     r"""Return the text with these characters escaped, and also line breaks unless `keep_lines`."""
-    return (_UNSAFE if keep_lines else _UNSAFE_OR_NEW_LINE).sub(lambda found: _escape(found[0]), text)
+    return (_UNSAFE if keep_lines else _UNSAFE_OR_NEW_LINE).sub(lambda match: _escape(match[0]), text)
 
 
 def harmless_json(text: str) -> str:
     """Return equivalent JSON in which these characters are escaped."""
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _escape(character: str) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from grouptrail.decode import incomplete_batch, limits
 from grouptrail.decode.progress import refuse_other_source
-from grouptrail.decode.sources.admin import job as polling
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.jobs import DECODE, JobContext
 from grouptrail.kafka.offsets_topic import OffsetsTopic
@@ -19,18 +18,15 @@ from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.progress import decoded_to, read_ends, segment_ends
 
 if TYPE_CHECKING:
-    from grouptrail.config.job_settings import DecodeSettings
+    from grouptrail.config.model import DecodeConfig
     from grouptrail.storage.following import Query
 
 # A denied read fails at once; a log may have nothing left to read after compaction.
 _FIRST_READ_SECONDS = 2.0
 
 
-def check(context: JobContext[DecodeSettings]) -> None:
+def check(context: JobContext[DecodeConfig]) -> None:
     """Check that the topic can be read and the warehouse written, before Spark is started."""
-    if context.settings.is_polled:
-        polling.check(context)
-        return
     context.warehouse.check()
     with OffsetsTopic(context.kafka) as topic:
         bounds = topic.bounds()
@@ -40,11 +36,9 @@ def check(context: JobContext[DecodeSettings]) -> None:
         topic.answering_group()
 
 
-def start(context: JobContext[DecodeSettings]) -> Query:
-    """Start the query. In: `__consumer_offsets`, or polls; out: the decoded tables and `ingest_progress`."""
-    if context.settings.is_polled:
-        return polling.start(context)
-    warehouse, settings = context.warehouse, context.settings.decode
+def start(context: JobContext[DecodeConfig]) -> Query:
+    """Start the query. In: `__consumer_offsets`; out: the decoded tables and `ingest_progress`."""
+    warehouse, settings = context.warehouse, context.settings
     warehouse.ensure(DECODE.writes)
     refuse_other_source(warehouse, is_polled=False)
     checkpoint = warehouse.checkpoint(DECODE.name)
@@ -81,13 +75,13 @@ def start(context: JobContext[DecodeSettings]) -> Query:
     )
 
 
-def start_after_loss(context: JobContext[DecodeSettings]) -> Start:
+def start_after_loss(context: JobContext[DecodeConfig]) -> Start:
     """Return the offsets that have been decoded, after a batch that was interrupted has been completed."""
     ends = incomplete_batch.complete(
         context.warehouse,
         context.kafka,
         decoded_to(read_ends(context.warehouse)),
-        max_record_bytes=context.settings.decode.max_record_bytes,
+        max_record_bytes=context.settings.max_record_bytes,
         log=context.log,
     )
     return {"offsets": {str(partition): offset for partition, offset in ends.items()}}

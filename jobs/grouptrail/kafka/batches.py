@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from kafka.record.default_records import DefaultRecordBatch as Batch
+from grouptrail.kafka.client_internals import RecordBatch as Batch
 
 __all__ = ["CUT_OFF", "HEAD_BYTES", "OLD_FORMATS", "Batch", "batches", "message_format"]
 

@@ -19,6 +19,7 @@ import kafka
 from kafka import errors as client_errors
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.kafka import client_internals
 from grouptrail.kafka.errors import (
     ClusterError,
     KafkaDeniedError,
@@ -87,8 +88,8 @@ class Cluster:
 
     def brokers(self) -> list[str]:
         """Return the cluster's brokers as `host:port`, as they advertise themselves."""
-        found = self._ask(lambda admin: admin.describe_cluster())
-        return sorted(f"{broker['host']}:{broker['port']}" for broker in found["brokers"])
+        description = self._ask(lambda admin: admin.describe_cluster())
+        return sorted(f"{broker['host']}:{broker['port']}" for broker in description["brokers"])
 
     def topic_names(self) -> dict[str, str]:
         """Return the topics' names by id (as Kafka prints it), of topics that this principal may DESCRIBE."""
@@ -103,7 +104,7 @@ class Cluster:
         None stands for all partitions of a topic, or for all topics that this principal may DESCRIBE.
         """
         topics = None if wanted is None else list(wanted)
-        metadata = self._ask(lambda admin: admin._manager.run(admin._get_cluster_metadata, topics))
+        metadata = self._ask(lambda admin: client_internals.cluster_metadata(admin, topics))
         return list(partitions_of(metadata, wanted))
 
     def log_bounds(
@@ -250,14 +251,10 @@ def offsets_at(
     """
 
     def ask(admin: Any) -> dict[tuple[str, int], tuple[int, int]]:
-        request = admin._list_partition_offsets_request(asked, isolation.value)
-
-        async def answer() -> Any:
-            return await admin._manager.send(request, node_id=leader)
-
+        request = client_internals.list_offsets_request(admin, asked, isolation)
         return {
             (topic.name, partition.partition_index): (partition.error_code, partition.offset)
-            for topic in admin._manager.run(answer).topics
+            for topic in client_internals.send_to_node(admin, leader, request).topics
             for partition in topic.partitions
         }
 
@@ -316,10 +313,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _host_and_port(server: str) -> tuple[str, int]:
-    found = _SERVER.fullmatch(server)
-    if found is None:
+    match = _SERVER.fullmatch(server)
+    if match is None:
         raise KafkaSettingError(f'kafka."bootstrap.servers": {server} is not host:port: check it')
-    return found["host"], int(found["port"])
+    return match["host"], int(match["port"])
 
 
 def _reason(error: OSError) -> str:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kafka import errors as client_errors
-from kafka.protocol.admin import DescribeGroupsRequest
-from kafka.protocol.api_message import ApiMessage
 
-import grouptrail.kafka
+from grouptrail.kafka import client_internals
 from grouptrail.kafka.cluster import Cluster, server_of
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, error_name
@@ -24,14 +22,6 @@ _GROUPS_A_REQUEST = 50
 _MOST_BROKERS_AT_ONCE = 8
 # Errors that need no warning, the next poll asks again: the coordinator moves, or the group is being deleted.
 _TRANSIENT = (14, 15, 16, 69)
-
-
-class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
-    """The request of KIP-848, which kafka-python lacks; its layouts are beside this file."""
-
-
-class ConsumerGroupDescribeResponse(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
-    """The response to ConsumerGroupDescribeRequest."""
 
 
 class Throttle:
@@ -48,35 +38,38 @@ class Throttle:
         time.sleep(max(0.0, self._next - self._apart - now))
 
 
+_DENIED = "describe groups: grant the principal DESCRIBE on the groups, or on the cluster for all of them"
+
+
 class GroupCoordinators(Cluster):
     """The brokers of the cluster, and which of them coordinates a group."""
 
-    _denied = "describe groups: grant the principal DESCRIBE on the groups, or on the cluster for all of them"
+    _denied = _DENIED
 
     def nodes(self) -> dict[int, str]:
         """Return the brokers by node id: `host:port`."""
-        found = self._ask(lambda admin: admin.describe_cluster())
-        alive = (broker for broker in found["brokers"] if not broker.get("is_fenced"))
+        description = self._ask(lambda admin: admin.describe_cluster())
+        alive = (broker for broker in description["brokers"] if not broker.get("is_fenced"))
         return {broker["broker_id"]: server_of(broker["host"], broker["port"]) for broker in alive}
 
     def coordinator(self, group_id: str) -> int:
         """Return the node that coordinates a group, whether the group exists or not."""
-        return int(self._ask(lambda admin: admin._manager.run(admin._find_coordinator_ids, [group_id])[group_id]))
+        return self._ask(lambda admin: client_internals.group_coordinator(admin, group_id))
 
 
 class BrokerGroups(Cluster):
     """Requests to one broker about the groups that it coordinates."""
 
-    _denied = GroupCoordinators._denied
+    _denied = _DENIED
 
     def __init__(self, settings: Mapping[str, str], node: int, server: str, throttle: Throttle) -> None:
         super().__init__({**settings, "bootstrap.servers": server})
-        self._node = node
+        self.node = node
         self._throttle = throttle
 
     def listed(self) -> list[PolledGroup]:
         """Return the broker's groups that the principal may DESCRIBE. Raises ClusterError."""
-        answer = self._send(lambda admin: admin._list_groups_request())
+        answer = self._send(client_internals.list_groups_request)
         if answer.error_code:
             self._explain(client_errors.for_code(answer.error_code)())
         return [
@@ -112,9 +105,7 @@ class BrokerGroups(Cluster):
         One request; before Kafka 3.0 one for each group.
         """
         by_id = {group.group_id: group for group in groups}
-        for group_id, request in self._ask(
-            lambda admin: list(admin._list_group_offsets_requests(dict.fromkeys(by_id)))
-        ):
+        for group_id, request in self._ask(lambda admin: client_internals.committed_offsets_requests(admin, by_id)):
             answer = self._send(lambda _admin, ready=request: ready)  # type: ignore[misc]
             for fetched in answer.groups if group_id is None else [answer]:
                 group = by_id[fetched.group_id if group_id is None else group_id]
@@ -127,21 +118,12 @@ class BrokerGroups(Cluster):
 
     def _send(self, request: Callable[[Any], Any]) -> Any:
         self._throttle.wait()
-
-        def ask(admin: Any) -> Any:
-            message = request(admin)
-
-            async def answer() -> Any:
-                return await admin._manager.send(message, node_id=self._node)
-
-            return admin._manager.run(answer)
-
-        return self._ask(ask)
+        return self._ask(lambda admin: client_internals.send_to_node(admin, self.node, request(admin)))
 
 
 _DESCRIBING: dict[str, Callable[[list[str]], Any]] = {
-    "classic": lambda ids: DescribeGroupsRequest(groups=ids, include_authorized_operations=False),
-    "consumer": lambda ids: ConsumerGroupDescribeRequest(group_ids=ids, include_authorized_operations=False),
+    "classic": client_internals.describe_classic_groups_request,
+    "consumer": client_internals.describe_consumer_groups_request,
 }
 
 
@@ -219,11 +201,11 @@ class Coordinators:
         for group_id, partition in groups.items():
             of_partition[partition].append(group_id)
         of_broker: dict[tuple[int, str], list[str]] = defaultdict(list)
-        found: dict[str, dict[tuple[str, int], int] | str] = {}
+        offsets: dict[str, dict[tuple[str, int], int] | str] = {}
         for metadata in self._cluster.partition_metadata({OFFSETS_TOPIC: list(of_partition)}):
             if metadata.leader is None or metadata.server is None:
                 why = f"no broker leads its partition ({metadata.error})"
-                found |= dict.fromkeys(of_partition[metadata.partition], why)
+                offsets |= dict.fromkeys(of_partition[metadata.partition], why)
             else:
                 of_broker[metadata.leader, metadata.server] += of_partition[metadata.partition]
         for (leader, server), group_ids in of_broker.items():
@@ -234,10 +216,12 @@ class Coordinators:
                     self._brokers.groups(leader, server).fetch_commits(some)
                 except ClusterError as error:
                     why = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
-                    found |= {group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in found}
+                    offsets |= {
+                        group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in offsets
+                    }
                     break
-                found |= {group.group_id: _offsets_or_reason(group) for group in some}
-        return found
+                offsets |= {group.group_id: _offsets_or_reason(group) for group in some}
+        return offsets
 
     def close(self) -> None:
         """Close the connections."""

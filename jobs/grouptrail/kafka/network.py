@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from kafka import errors as client_errors
-from kafka.net import transport
-from kafka.net.compat import KafkaNetClient
+
+from grouptrail.kafka import client_internals
 
 LOGIN_REFUSED = (client_errors.SaslAuthenticationFailedError, client_errors.UnsupportedSaslMechanismError)
 
@@ -21,18 +20,7 @@ def adapt_kafka_python() -> None:
     Its log repeats every lost connection, and at DEBUG whole configurations, secrets included.
     """
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    for kind in (transport.KafkaTCPTransport, transport.KafkaSSLTransport):
-        kind._sock_recv = _without_loss(kind._sock_recv)
-
-
-def _without_loss(receive: Callable[[Any], tuple[bytes, Exception | None]]) -> Callable[[Any], Any]:
-    """Keep data that arrives together with an error: kafka-python drops it, and with it why a login was refused."""
-
-    def received(connection: Any) -> tuple[bytes, Exception | None]:
-        data, error = receive(connection)
-        return data, None if data else error  # the next call returns the error
-
-    return received
+    client_internals.keep_bytes_received_with_error()
 
 
 class Network:
@@ -48,19 +36,15 @@ class Network:
 
     def client(self, **arguments: Any) -> Any:
         """Create a network client: the `kafka_client` argument of KafkaAdminClient and KafkaConsumer."""
-        client = KafkaNetClient(**arguments)
-        connect = client._manager.get_connection
-
-        def connect_unless_refused(node: Any, **how: Any) -> Any:
-            if node in self._refused:
-                raise self._refused[node]
-            connection = connect(node, **how)
-            connection.init_future.add_errback(lambda error: self._remember(node, error))
-            return connection
-
-        client._manager.get_connection = connect_unless_refused
+        client = client_internals.network_client(
+            arguments, before_connecting=self._raise_if_refused, on_connection_error=self._remember
+        )
         self._clients.append(client)
         return client
+
+    def _raise_if_refused(self, node: Any) -> None:
+        if node in self._refused:
+            raise self._refused[node]
 
     def _remember(self, node: Any, error: Exception) -> None:
         if isinstance(error, LOGIN_REFUSED):
@@ -69,5 +53,4 @@ class Network:
     def stop(self) -> None:
         """Close the clients and end their threads."""
         for client in self._clients:
-            client.close()
-            client._net.stop()
+            client_internals.stop_network_client(client)

@@ -30,13 +30,13 @@ class NewRecords(RecordRanges):
         records = RECORD_SCHEMA.empty_table()
         if progress is not None:
             with self._explained():
-                found = self._receive(self._send(progress), progress)
+                received = self._receive(self._send(progress), progress)
                 progress.raise_after_a_minute()
                 if progress.fault is None:
                     progress.moved_at = time.monotonic()
-            for partition, one in found.items():
+            for partition, one in received.items():
                 progress.move(partition, one.next_offset)
-            records = pa.Table.from_batches([one.records for one in found.values()], RECORD_SCHEMA)
+            records = pa.Table.from_batches([one.records for one in received.values()], RECORD_SCHEMA)
         if progress is None or len(records) >= MOST_RECORDS:
             progress = self._at_the_ends()
         self._progress = progress

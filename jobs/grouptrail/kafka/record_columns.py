@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from kafka.errors import CorruptRecordError
-from kafka.record.default_records import DefaultRecordBatch
-from kafka.record.memory_records import MemoryRecords
 
+from grouptrail.kafka.client_internals import RecordBatch, record_batches, uncompressed_records
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
 
 _NOTHING = pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA)
@@ -42,18 +41,18 @@ def fetched(partition: int, offset: int, content: bytes, aborted: Iterable[Any])
     `content` is in Kafka's record batches, `aborted` the fetch response's `aborted_transactions`. Raises
     CorruptRecordError.
     """
-    batches = list(_valid(partition, MemoryRecords(content)))
+    batches = list(_valid(partition, record_batches(content)))
     if not batches:
         return Fetched(_NOTHING, offset)
     last = batches[-1]
     next_offset = last.next_offset if last.magic == _FORMAT else last.base_offset + 1
-    found = list(columns_of(partition, committed(batches, aborted)))
+    columns = list(columns_of(partition, committed(batches, aborted)))
     # A broker returns whole batches: the first may begin before the offset.
-    return Fetched(within(pa.concat_batches(found), offset) if found else _NOTHING, next_offset)
+    return Fetched(within(pa.concat_batches(columns), offset) if columns else _NOTHING, next_offset)
 
 
-def _valid(partition: int, batches: Any) -> Iterator[Any]:
-    while (batch := batches.next_batch()) is not None:
+def _valid(partition: int, batches: Iterable[Any]) -> Iterator[Any]:
+    for batch in batches:
         if not batch.validate_crc():
             raise CorruptRecordError(
                 f"partition {partition}: the batch at offset {batch.base_offset} has a wrong CRC"
@@ -94,9 +93,9 @@ def columns_of(partition: int, batches: Iterable[Any]) -> Iterator[pa.RecordBatc
     Raises CorruptRecordError for a batch whose records do not fit their lengths.
     """
     for magic, some in groupby(batches, lambda batch: batch.magic):
-        found = (_current if magic == _FORMAT else _old)(partition, list(some))
-        if len(found):
-            yield found
+        records = (_current if magic == _FORMAT else _old)(partition, list(some))
+        if len(records):
+            yield records
 
 
 def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
@@ -115,10 +114,7 @@ def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
 
 def _current(partition: int, batches: list[Any]) -> pa.RecordBatch:
     """Return the records of message format 2."""
-    contents = []
-    for batch in batches:
-        batch._maybe_uncompress()
-        contents.append(memoryview(batch._buffer)[batch._pos :])
+    contents = [uncompressed_records(batch) for batch in batches]
     try:
         return _records(partition, batches, contents)
     except (IndexError, ValueError) as error:
@@ -173,8 +169,8 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
         raise ValueError("a record is longer than its length")
 
     bounds = np.empty(_PARTS * len(starts) + 1, np.int32)
-    for part, begin in enumerate((key_start, key_end, value_start, value_end)):
-        bounds[part:-1:_PARTS] = begin
+    for part, part_starts in enumerate((key_start, key_end, value_start, value_end)):
+        bounds[part:-1:_PARTS] = part_starts
     bounds[-1] = len(content)
     parts = pa.BinaryArray.from_buffers(
         pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(content)]
@@ -184,14 +180,14 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
     base_offset = np.array([batch.base_offset for batch in batches], np.int64)
     base_ms = np.array([_base_ms(batch) for batch in batches], np.int64)
     attributes = np.array([batch.attributes for batch in batches], np.int64).repeat(counts)
-    is_append_time = attributes & DefaultRecordBatch.TIMESTAMP_TYPE_MASK
+    is_append_time = attributes & RecordBatch.TIMESTAMP_TYPE_MASK
     return _batch(
         partition,
         base_offset.repeat(counts) + later_offset,
         base_ms.repeat(counts) + np.where(is_append_time, 0, later_ms),
         keys=parts.take(pa.array(keys, mask=key_length < 0)),
         values=parts.take(pa.array(keys + 2, mask=value_length < 0)),
-        is_transactional=attributes & DefaultRecordBatch.TRANSACTIONAL_MASK != 0,
+        is_transactional=attributes & RecordBatch.TRANSACTIONAL_MASK != 0,
     )
 
 

@@ -6,24 +6,21 @@ kafka-python's consumer makes an object of each record, and waits between the re
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import kafka
 import pyarrow as pa
 from kafka import errors as client_errors
-from kafka.protocol.consumer import FetchRequest
 
+from grouptrail.kafka import client_internals
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.kafka.record_columns import Fetched, fetched, within
-
-# Fetches without a session, by a topic's name (later versions have its id).
-_ALONE = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "", "max_version": 12}
 
 _PAUSE_SECONDS = 0.5
 _REMOVED_AFTER_SECONDS = 10.0
@@ -61,7 +58,7 @@ class Progress:
 
     @property
     def stalled_seconds(self) -> float:
-        """Since when nothing was read."""
+        """The seconds since reading last moved on, or since it began."""
         return time.monotonic() - self.moved_at
 
     def raise_after_a_minute(self) -> None:
@@ -103,53 +100,56 @@ class RecordRanges(OffsetsTopic):
         with self._explained():
             sent = self._send(progress)
             while progress.end:
-                ends, found = dict(progress.end), self._receive(sent, progress)
-                for partition, one in found.items():
+                ends, received = dict(progress.end), self._receive(sent, progress)
+                for partition, one in received.items():
                     progress.move(partition, one.next_offset)
-                if not found:
+                if not received:
                     self._wait(progress)
                 sent = self._send(progress)  # the brokers answer while these are decoded
-                for partition, one in found.items():
+                for partition, one in received.items():
                     if len(records := within(one.records, 0, ends[partition])):
                         yield records
 
     def _send(self, progress: Progress) -> dict[int, Any]:
         """Request the next records from each partition's leader; return the futures of their answers."""
-        wanted: dict[int, list[Any]] = {}
+        offsets: dict[int, dict[int, int]] = defaultdict(dict)
         progress.fault = None
         sent: dict[int, Any] = {}
         with _noted(progress):
             for partition in progress.end:
                 if (leader := self._leader(partition)) is not None:
-                    wanted.setdefault(leader, []).append(self._fetch_of(partition, progress.position[partition]))
+                    offsets[leader][partition] = progress.position[partition]
                 else:
                     progress.fault = client_errors.LeaderNotAvailableError()
-            if wanted:
-                sent = self._ask(lambda admin: admin._manager.run(_fetches, admin._manager, wanted, self._limits))
+            if offsets:
+                requests = {leader: self._fetch_request(of_leader) for leader, of_leader in offsets.items()}
+                sent = self._ask(lambda admin: client_internals.send_to_nodes(admin, requests))
         if progress.fault is not None:
             self._leaders = None
         return sent
 
-    def _fetch_of(self, partition: int, offset: int) -> Any:
-        return FetchRequest.FetchTopic.FetchPartition(
-            partition=partition,
-            current_leader_epoch=-1,
-            fetch_offset=offset,
-            last_fetched_epoch=-1,
-            partition_max_bytes=self._limits.partition_bytes,
+    def _fetch_request(self, offsets: Mapping[int, int]) -> Any:
+        limits = self._limits
+        return client_internals.fetch_request(
+            OFFSETS_TOPIC,
+            offsets,
+            partition_bytes=limits.partition_bytes,
+            max_bytes=limits.bytes,
+            wait_ms=limits.wait_ms,
         )
 
     def _leader(self, partition: int) -> int | None:
         if self._leaders is None:
-            found = self.partition_metadata({OFFSETS_TOPIC: None})
-            self._leaders = {one.partition: one.leader for one in found if one.leader is not None}
+            partitions = self.partition_metadata({OFFSETS_TOPIC: None})
+            self._leaders = {one.partition: one.leader for one in partitions if one.leader is not None}
         return self._leaders.get(partition)
 
     def _receive(self, sent: Mapping[int, Any], progress: Progress) -> dict[int, Fetched]:
         """Wait for the answers; return what can be read. Faults that may pass are noted in `progress`."""
-        found: dict[int, Fetched] = {}
+        received: dict[int, Fetched] = {}
         removed = False
-        for answer in self._ask(lambda admin: admin._manager.run(_answers, sent.values())) if sent else ():
+        futures = sent.values()
+        for answer in self._ask(lambda admin: client_internals.wait_for_responses(admin, futures)) if sent else ():
             if isinstance(answer, Exception):
                 self._note(answer, progress)
                 continue
@@ -161,10 +161,10 @@ class RecordRanges(OffsetsTopic):
                     self._note(error(), progress)
                 elif one.records:
                     position = progress.position[partition]
-                    found[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
+                    received[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
         if removed:
             self._skip_removed(progress)
-        return found
+        return received
 
     def _note(self, error: Exception, progress: Progress) -> None:
         if not isinstance(error, client_errors.KafkaError) or not error.retriable:
@@ -200,33 +200,3 @@ class RecordRanges(OffsetsTopic):
             bounds = self.bounds()
             return {partition: bounds[partition] for partition in progress.end}
         return {}
-
-
-async def _fetches(manager: Any, wanted: Mapping[int, list[Any]], limits: FetchLimits) -> dict[int, Any]:
-    level = kafka.IsolationLevel.READ_COMMITTED
-    return {
-        leader: manager.send(
-            FetchRequest(
-                **_ALONE,
-                max_bytes=limits.bytes,
-                min_bytes=1,
-                max_wait_ms=limits.wait_ms,
-                isolation_level=level,
-                topics=[FetchRequest.FetchTopic(topic=OFFSETS_TOPIC, partitions=partitions)],
-                min_version=FetchRequest.min_version_for_isolation_level(level),
-            ),
-            node_id=leader,
-        )
-        for leader, partitions in wanted.items()
-    }
-
-
-async def _answers(futures: Iterable[Any]) -> list[Any]:
-    """Return the answers, or the errors of those that failed."""
-    answers = []
-    for future in futures:
-        try:
-            answers.append(await future)
-        except client_errors.KafkaError as error:
-            answers.append(error)
-    return answers

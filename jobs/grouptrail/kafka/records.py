@@ -39,15 +39,15 @@ class RecordReader(Cluster):
         the deadline.
         """
         deadline = time.monotonic() + self._deadline_seconds
-        found: dict[RecordRequest, FirstRecord | None] = {}
+        first_records: dict[RecordRequest, FirstRecord | None] = {}
         for is_isolated in (False, True):
             # A consumer has one offset in a partition at a time.
             waiting = [one for one in wanted if one.is_isolated == is_isolated]
             while waiting and time.monotonic() < deadline:
                 at = {kafka.TopicPartition(one.topic, one.partition): one for one in waiting}
-                found |= self._read(at, deadline, is_isolated=is_isolated)
+                first_records |= self._read(at, deadline, is_isolated=is_isolated)
                 waiting = [one for one in waiting if one not in at.values()]
-        return found
+        return first_records
 
     def close(self) -> None:
         """Close the connections."""
@@ -59,38 +59,38 @@ class RecordReader(Cluster):
     def _read(
         self, at: Mapping[Any, RecordRequest], deadline: float, *, is_isolated: bool
     ) -> dict[RecordRequest, FirstRecord | None]:
-        found: dict[RecordRequest, FirstRecord | None] = {}
+        first_records: dict[RecordRequest, FirstRecord | None] = {}
         ends = self._log_ends(at, is_isolated=is_isolated)
         for partition, end in ends.items():
             if at[partition].offset >= end:
-                found[at[partition]] = None
-        reading = {partition: end for partition, end in ends.items() if at[partition] not in found}
+                first_records[at[partition]] = None
+        reading = {partition: end for partition, end in ends.items() if at[partition] not in first_records}
         if not reading:
-            return found
+            return first_records
         consumer = self._reader(is_isolated=is_isolated)
         with self._explained():
             consumer.assign(list(reading))
             consumer.resume(*reading)
             for partition in reading:
                 consumer.seek(partition, at[partition].offset)
-            return found | self._poll(consumer, at, reading, deadline)
+            return first_records | self._poll(consumer, at, reading, deadline)
 
     @staticmethod
     def _poll(
         consumer: Any, at: Mapping[Any, RecordRequest], ends: Mapping[Any, int], deadline: float
     ) -> dict[RecordRequest, FirstRecord | None]:
         """Return the first record of each partition, None where there is none before its end."""
-        found: dict[RecordRequest, FirstRecord | None] = {}
-        while len(found) < len(ends) and time.monotonic() < deadline:
+        first_records: dict[RecordRequest, FirstRecord | None] = {}
+        while len(first_records) < len(ends) and time.monotonic() < deadline:
             for partition, records in consumer.poll(timeout_ms=_POLL_MS).items():
                 first = records[0]
                 is_append_time = first.timestamp_type == _LOG_APPEND_TIME
-                found[at[partition]] = FirstRecord(first.offset, first.timestamp * 1000, is_append_time)
+                first_records[at[partition]] = FirstRecord(first.offset, first.timestamp * 1000, is_append_time)
                 consumer.pause(partition)
             for partition, end in ends.items():
-                if at[partition] not in found and consumer.position(partition) >= end:
-                    found[at[partition]] = None
-        return found
+                if at[partition] not in first_records and consumer.position(partition) >= end:
+                    first_records[at[partition]] = None
+        return first_records
 
     def _log_ends(self, at: Mapping[Any, RecordRequest], *, is_isolated: bool) -> dict[Any, int]:
         """Return the log end offsets of those partitions that have a leader.

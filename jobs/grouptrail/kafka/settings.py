@@ -113,7 +113,7 @@ def jaas_options(text: str) -> dict[str, str]:
 
 def _unescaped(text: str) -> str:
     controls = {"n": "\n", "t": "\t", "r": "\r"}
-    return re.sub(r"\\(.)", lambda found: controls.get(found[1], found[1]), text, flags=re.DOTALL)
+    return re.sub(r"\\(.)", lambda match: controls.get(match[1], match[1]), text, flags=re.DOTALL)
 
 
 def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from types import SimpleNamespace
 
-from kafka.coordinator.assignors.sticky.sticky_assignor import (
-    StickyAssignmentExecutor,
-    StickyAssignorMemberMetadataV1,
-)
-from kafka.structs import TopicPartition
+from grouptrail.kafka.client_internals import sticky_assignment
 
 Partition = tuple[str, int]
 
@@ -26,21 +21,17 @@ def sticky_owners(
     topics = sorted(counts)
     numbers = {topic: index for index, topic in enumerate(topics)}
     metadata = {
-        member_id: StickyAssignorMemberMetadataV1(
-            subscription=[numbers[topic] for topic in sorted(counts.keys() & subscribed)],
-            partitions=[TopicPartition(numbers[topic], number) for topic, number in sorted(owned) if topic in counts],
-            generation=generation,
+        member_id: (
+            [numbers[topic] for topic in sorted(counts.keys() & subscribed)],
+            [(numbers[topic], number) for topic, number in sorted(owned) if topic in counts],
+            generation,
         )
         for member_id, (subscribed, owned, generation) in members.items()
     }
-    ranges = {numbers[topic]: range(count) for topic, count in counts.items()}
-    cluster = SimpleNamespace(topics=ranges.keys, partitions_for_topic=ranges.get)
-    executor = StickyAssignmentExecutor(cluster, metadata)
-    executor.perform_initial_assignment()
-    executor.balance()
+    assigned = sticky_assignment(metadata, {numbers[topic]: range(count) for topic, count in counts.items()})
     return {
         (topics[topic], number): member_id
         for member_id in members
-        for topic, assigned in executor.get_final_assignment(member_id)
-        for number in assigned
+        for topic, owned_now in assigned[member_id].items()
+        for number in owned_now
     }

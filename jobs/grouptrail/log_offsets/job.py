@@ -93,7 +93,7 @@ def which_partitions(warehouse: Warehouse, settings: LogOffsetsSettings) -> dict
     if settings.log_offsets.all_topics:
         return {}
     storage = {f"storage.{name}": value for name, value in warehouse.options.items()}
-    held_back = {} if settings.is_polled else {"held_back": OFFSETS_TOPIC}
+    held_back = {"held_back": OFFSETS_TOPIC} if settings.reads_topic else {}
     tables = {"committed": warehouse.table(COMMITS).path, "newest": warehouse.table("committed_offsets").path}
     return {**tables, "warehouse": warehouse.location, "cluster": warehouse.cluster, **held_back, **storage}
 

@@ -194,7 +194,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the topic, then that its records can be read; stop at the first failure."""
     from grouptrail.kafka.offsets_topic import OffsetsTopic
 
-    if config.source == "admin":
+    if not config.reads_topic:
         yield from _check_polling(config)
         return
     subject = "broker"
@@ -213,7 +213,7 @@ def check_kafka(config: Config) -> Iterator[Finding]:
 
 def _check_polling(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the groups that a poll returns; the topic is not used."""
-    from grouptrail.decode.sources.admin.poller import Poller
+    from grouptrail.polling.poller import Poller
 
     poller = Poller(config.admin, config.kafka_settings())
     try:

@@ -13,7 +13,7 @@ from grouptrail.console.progress import print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import JOBS, Job, LagFeed, Log
+from grouptrail.jobs import Job, LagFeed, Log, jobs_for
 from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (
@@ -54,12 +54,14 @@ def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = F
         from grouptrail.spark import jvm
         from grouptrail.spark.session import begun_session, start_session
 
-    wanted = [job for job in JOBS if not jobs or job.name in jobs]
-    clusters = [_Cluster(config, wanted, log if len(configs) == 1 else _with_name(config, log)) for config in configs]
+    clusters = [
+        _Cluster(config, jobs_for(config, jobs), log if len(configs) == 1 else _with_name(config, log))
+        for config in configs
+    ]
     with contextlib.ExitStack() as ending:
         with jvm.ended_by_signals():
             # While Spark starts, metrics are served from the tables.
-            exporter = None if once else ending.enter_context(_metrics(configs, wanted, log))
+            exporter = None if once else ending.enter_context(_metrics(configs, clusters, log))
             settings = session_settings(configs[0])
             with begun_session(settings, log) as begun:
                 _check(clusters)
@@ -146,6 +148,11 @@ class _Cluster:
         """The queries of its jobs."""
         return [run.query for run in self._runs if run.query is not None]
 
+    @property
+    def publishes_lag(self) -> bool:
+        """Whether one of its jobs passes on lag from memory."""
+        return any(job.publishes_lag for job in self._jobs)
+
     def check(self) -> None:
         """Raise an error if a job cannot run."""
         for job in self._jobs:
@@ -200,7 +207,7 @@ class _Cluster:
             return
         feed = None
         if exporter is not None:
-            live = None if self._config.source == "admin" else self._live.fresh
+            live = self._live.fresh if self._config.reads_topic else None
             feed = LagFeed(partial(exporter.publish, self.name), live)
         with ThreadPoolExecutor(len(due)) as pool:
             starts = [pool.submit(run.start, spark, self._config, self.log, feed) for run in due]
@@ -258,9 +265,9 @@ def _check(clusters: Sequence[_Cluster]) -> None:
 
 
 @contextlib.contextmanager
-def _metrics(configs: Sequence[Config], jobs: Sequence[Job], log: Log) -> Iterator[Exporter | None]:
+def _metrics(configs: Sequence[Config], clusters: Sequence[_Cluster], log: Log) -> Iterator[Exporter | None]:
     """Serve the metrics of all clusters if a job has some and there is an address to listen on."""
-    if not configs[0].exporter.listen or not any(job.publishes_lag for job in jobs):
+    if not configs[0].exporter.listen or not any(cluster.publishes_lag for cluster in clusters):
         yield None
         return
     from grouptrail.runtime.serving import exporter_with_pages

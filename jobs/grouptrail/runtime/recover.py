@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import print_now
-from grouptrail.jobs import DECODE, JOBS, Job, Log
+from grouptrail.jobs import Job, Log, jobs_for
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.runtime.warehouses import context_of, session_settings, warehouse_of
 from grouptrail.spark.session import session
@@ -26,23 +26,20 @@ def recover(configs: Sequence[Config], jobs: tuple[str, ...] = (), log: Log = pr
         warehouse_of(config).check_exists()
     with session(session_settings(configs[0]), "grouptrail-recover", log) as spark:
         for config in configs:
-            warehouse = warehouse_of(config, spark)
-            with sole_driver(warehouse, jobs or tuple(job.name for job in JOBS), log):
-                for job in JOBS:
-                    if not jobs or job.name in jobs:
-                        _recover(warehouse, config, job, log, by_name=bool(jobs))
+            warehouse, wanted = warehouse_of(config, spark), jobs_for(config, jobs)
+            with sole_driver(warehouse, [job.name for job in wanted], log):
+                for job in wanted:
+                    _recover(warehouse, config, job, log, by_name=bool(jobs))
 
 
 def _recover(warehouse: Warehouse, config: Config, job: Job, log: Log, *, by_name: bool) -> None:
-    is_polled = job.name == DECODE.name and config.source == "admin"
-    # Polled rows are numbered by offsets of their own, which continue from the tables in any case.
-    writes = () if is_polled else job.writes
+    writes = () if job.resumes_from_tables else job.writes
     warehouse.ensure(writes)
     checkpoint = warehouse.checkpoint(job.name)
     if checkpoint.fault(warehouse.tables(writes)) is None and not by_name:
         log(f"{job.name}: its checkpoint is intact, or it has never run: nothing to do")
         return
-    start = {} if is_polled else job.start_after_loss(context_of(job, config, warehouse, log))
+    start = job.start_after_loss(context_of(job, config, warehouse, log))
     aside = checkpoint.put_aside()
     checkpoint.write_start(start)
     old = f"the old checkpoint is {aside}" if aside else "there was no checkpoint"

@@ -55,17 +55,17 @@ class Field:
     @classmethod
     def parse(cls, line: str) -> Field:
         """Parse one field line of a layout file."""
-        found = _FIELD.fullmatch(line)
-        if found is None:
+        match = _FIELD.fullmatch(line)
+        if match is None:
             raise ValueError(f"schemas/wire: not a field: {line!r}")
         return cls(
-            name=found["name"],
-            type=found["type"],
-            is_list=found["list"] is not None,
-            nullable=found["null"] is not None,
-            versions=Versions.parse(found["versions"] or "0+"),
-            tag=None if found["tag"] is None else int(found["tag"]),
-            default=None if found["default"] is None else int(found["default"]),
+            name=match["name"],
+            type=match["type"],
+            is_list=match["list"] is not None,
+            nullable=match["null"] is not None,
+            versions=Versions.parse(match["versions"] or "0+"),
+            tag=None if match["tag"] is None else int(match["tag"]),
+            default=None if match["default"] is None else int(match["default"]),
         )
 
 

@@ -1,1 +1,1 @@
-"""Other sources than the topic itself: the admin API (polling) and log segments, as records of the topic."""
+"""Other sources than the topic itself: log segments, as records of the topic."""

@@ -82,8 +82,8 @@ class Poller:
             groups = [group for group in broker.listed() if self._is_wanted(group.group_id)]
             broker.describe(groups)
         except ClusterError as error:
-            return broker._node, groups, str(error)
-        return broker._node, groups, None
+            return broker.node, groups, str(error)
+        return broker.node, groups, None
 
     def _is_wanted(self, group_id: str) -> bool:
         def fits(patterns: Sequence[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The decode job with `source = "admin"`: poll the groups and write changes as records of the topic.
+"""The polling job, which runs instead of decode with `source = "admin"`: polls groups, writes changes as records.
 
 Rows are written to the same tables in the same form, marked by `source` and `not_before`. Their offsets are this
 job's own: they rise with every record and continue after a restart from those in the tables. After an interrupted
@@ -19,13 +19,14 @@ from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.admin.changes import PolledChange, StoredGroup, apply_changes, changes, removal
-from grouptrail.decode.sources.admin.poller import Poll, Poller
-from grouptrail.jobs import DECODE, JobContext, Log
+from grouptrail.jobs import POLL, JobContext, Log
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
+from grouptrail.polling.changes import PolledChange, StoredGroup, apply_changes, changes, removal
+from grouptrail.polling.poller import Poll, Poller
 from grouptrail.spark.streams import read_ticks, start_query
+from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.progress import PROGRESS, counted_records, decoded_to, read_ends
 from grouptrail.storage.schema import ADMIN
@@ -34,7 +35,7 @@ from grouptrail.wire.records import decode_record, encode_key, encode_value
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from grouptrail.config.job_settings import DecodeSettings
+    from grouptrail.config.model import AdminConfig
     from grouptrail.storage.following import Query
     from grouptrail.storage.warehouse import Warehouse
 
@@ -45,21 +46,21 @@ _COMMITS = "offset_commits"
 _GROUP_TABLES = ("group_metadata", "group_records")
 
 
-def check(context: JobContext[DecodeSettings]) -> None:
+def check(context: JobContext[AdminConfig]) -> None:
     """Check that groups can be listed and the warehouse written, before Spark is started."""
     context.warehouse.check()
-    with closing(Poller(context.settings.admin, context.kafka)) as poller:
+    with closing(Poller(context.settings, context.kafka)) as poller:
         poll = poller.poll()
     if not poll.listed:
         raise KafkaUnreachableError("; ".join(poll.problems) or "the cluster has no brokers: start one")
 
 
-def start(context: JobContext[DecodeSettings]) -> Query:
+def start(context: JobContext[AdminConfig]) -> Query:
     """Start the query. In: the brokers' descriptions of groups; out: the decoded tables and `ingest_progress`."""
-    warehouse, settings = context.warehouse, context.settings.admin
-    warehouse.ensure(DECODE.writes)
+    warehouse, settings = context.warehouse, context.settings
+    warehouse.ensure(POLL.writes)
     refuse_other_source(warehouse, is_polled=True)
-    checkpoint = warehouse.checkpoint(DECODE.name)
+    checkpoint = warehouse.checkpoint(POLL.name)
     polling = Polling(warehouse, Poller(settings, context.kafka), app=checkpoint.query_id, log=context.log)
     return start_query(
         read_ticks(warehouse.session),
@@ -69,6 +70,11 @@ def start(context: JobContext[DecodeSettings]) -> Query:
         once=context.once,
         every_seconds=settings.interval_seconds,
     )
+
+
+def start_after_loss(_context: JobContext[AdminConfig]) -> Start:
+    """Return no position to start from: the first poll continues from the tables."""
+    return {}
 
 
 class Polling:

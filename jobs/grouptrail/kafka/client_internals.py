@@ -1,0 +1,251 @@
+"""The parts of kafka-python that are not its public API: what each does, and which public API is missing.
+
+No other module uses such parts (ruff's SLF001 and TID251 see to it). Any release may change them: pyproject.toml caps
+the version, and `tests/unit/test_client_internals.py` names each part that the installed version lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from kafka import IsolationLevel, TopicPartition
+from kafka import errors as client_errors
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
+    StickyAssignmentExecutor,
+    StickyAssignorMemberMetadataV1,
+)
+from kafka.net.compat import KafkaNetClient
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.consumer import FetchRequest
+from kafka.record.default_records import DefaultRecordBatch
+from kafka.record.memory_records import MemoryRecords
+
+import grouptrail.kafka
+
+RecordBatch = DefaultRecordBatch
+"""A record batch of message format 2 in bytes. Missing: a public reader of record batches."""
+
+# Fetches without a session, by a topic's name (later versions have its id).
+_NO_SESSION = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "", "max_version": 12}
+
+
+class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
+    """The request of KIP-848, whose layouts are beside this file. Missing: kafka-python does not have it."""
+
+
+class ConsumerGroupDescribeResponse(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
+    """The response to ConsumerGroupDescribeRequest."""
+
+
+@cache
+def keep_bytes_received_with_error() -> None:
+    """Make connections deliver bytes that arrive together with the connection's end, once for the process.
+
+    kafka-python drops them, and with them why a login was refused. Missing: a hook for what a socket receives.
+    """
+    for transport in (KafkaTCPTransport, KafkaSSLTransport):
+        transport._sock_recv = _error_after_bytes(transport._sock_recv)
+
+
+def _error_after_bytes(receive: Callable[[Any], tuple[bytes, Exception | None]]) -> Callable[[Any], Any]:
+    def received(connection: Any) -> tuple[bytes, Exception | None]:
+        data, error = receive(connection)
+        return data, None if data else error  # the next call returns the error
+
+    return received
+
+
+def network_client(
+    arguments: Mapping[str, Any],
+    *,
+    before_connecting: Callable[[Any], None],
+    on_connection_error: Callable[[Any, Exception], None],
+) -> Any:
+    """Return a network client, as the `kafka_client` argument of an admin client or consumer has to return it.
+
+    `before_connecting` gets a node's id and may raise, `on_connection_error` gets it with the error that ended the
+    attempt. Missing: callbacks for connections.
+    """
+    client = KafkaNetClient(**arguments)
+    connect = client._manager.get_connection
+
+    def connect_with_callbacks(node: Any, **how: Any) -> Any:
+        before_connecting(node)
+        connection = connect(node, **how)
+        connection.init_future.add_errback(lambda error: on_connection_error(node, error))
+        return connection
+
+    client._manager.get_connection = connect_with_callbacks
+    return client
+
+
+def stop_network_client(client: Any) -> None:
+    """Close a network client and end its thread. Missing: `close` does not end the thread."""
+    client.close()
+    client._net.stop()
+
+
+def send_to_node(admin: Any, node: int, request: Any) -> Any:
+    """Send a request to one broker and return its response.
+
+    Missing: an argument `node_id` of the admin client's methods, which choose the brokers themselves.
+    """
+
+    async def response() -> Any:
+        return await admin._manager.send(request, node_id=node)
+
+    return admin._manager.run(response)
+
+
+def send_to_nodes(admin: Any, requests: Mapping[int, Any]) -> dict[int, Any]:
+    """Send one request to each broker without waiting; return the futures of the responses by node.
+
+    Missing: requests that do not block.
+    """
+
+    async def futures() -> dict[int, Any]:
+        return {node: admin._manager.send(request, node_id=node) for node, request in requests.items()}
+
+    responses: dict[int, Any] = admin._manager.run(futures)
+    return responses
+
+
+def wait_for_responses(admin: Any, futures: Iterable[Any]) -> list[Any]:
+    """Return the responses to requests of `send_to_nodes`, or the errors of those that failed.
+
+    Missing: as for `send_to_nodes`.
+    """
+
+    async def responses() -> list[Any]:
+        answers = []
+        for future in futures:
+            try:
+                answers.append(await future)
+            except client_errors.KafkaError as error:
+                answers.append(error)
+        return answers
+
+    answers: list[Any] = admin._manager.run(responses)
+    return answers
+
+
+def cluster_metadata(admin: Any, topics: list[str] | None) -> Mapping[str, Any]:
+    """Return brokers and topics (None: all topics) as one metadata response has them.
+
+    Missing: `describe_topics` and `describe_cluster` are two requests, which may see different leaders.
+    """
+    metadata: Mapping[str, Any] = admin._manager.run(admin._get_cluster_metadata, topics)
+    return metadata
+
+
+def group_coordinator(admin: Any, group_id: str) -> int:
+    """Return the node that coordinates a group. Missing: a method for a group that may not exist."""
+    return int(admin._manager.run(admin._find_coordinator_ids, [group_id])[group_id])
+
+
+def list_groups_request(admin: Any) -> Any:
+    """Return the request for all groups of a broker. Missing: `list_groups` raises if one broker returns an error."""
+    return admin._list_groups_request()
+
+
+def describe_classic_groups_request(group_ids: list[str]) -> Any:
+    """Return the request for the members of classic groups.
+
+    Missing: `describe_groups` turns the members' metadata into text.
+    """
+    return DescribeGroupsRequest(groups=group_ids, include_authorized_operations=False)
+
+
+def describe_consumer_groups_request(group_ids: list[str]) -> Any:
+    """Return the request for the members of groups of KIP-848."""
+    return ConsumerGroupDescribeRequest(group_ids=group_ids, include_authorized_operations=False)
+
+
+def committed_offsets_requests(admin: Any, group_ids: Iterable[str]) -> list[tuple[str | None, Any]]:
+    """Return the requests for all committed offsets of some groups, each with its group.
+
+    With None instead of a group it is one request for all: brokers know it since Kafka 3.0. Missing:
+    `list_group_offsets` raises if one group has an error.
+    """
+    return list(admin._list_group_offsets_requests(dict.fromkeys(group_ids)))
+
+
+def list_offsets_request(admin: Any, specs: Mapping[Any, Any], isolation: Any) -> Any:
+    """Return the request for offsets of one broker's partitions, given as TopicPartition with an OffsetSpec.
+
+    Missing: `list_partition_offsets` raises if one partition has an error.
+    """
+    return admin._list_partition_offsets_request(specs, isolation.value)
+
+
+def fetch_request(
+    topic: str, offsets: Mapping[int, int], *, partition_bytes: int, max_bytes: int, wait_ms: int
+) -> Any:
+    """Return the request for committed records of a topic's partitions from offsets on.
+
+    Missing: the consumer returns no bytes of batches but an object for each record.
+    """
+    level = IsolationLevel.READ_COMMITTED
+    partitions = [
+        FetchRequest.FetchTopic.FetchPartition(
+            partition=partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            last_fetched_epoch=-1,
+            partition_max_bytes=partition_bytes,
+        )
+        for partition, offset in offsets.items()
+    ]
+    return FetchRequest(
+        **_NO_SESSION,
+        max_bytes=max_bytes,
+        min_bytes=1,
+        max_wait_ms=wait_ms,
+        isolation_level=level,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=partitions)],
+        min_version=FetchRequest.min_version_for_isolation_level(level),
+    )
+
+
+def record_batches(content: bytes) -> Iterator[Any]:
+    """Yield the record batches of any message format in the records of a fetch response.
+
+    Missing: as for `RecordBatch`.
+    """
+    batches = MemoryRecords(content)
+    while (batch := batches.next_batch()) is not None:
+        yield batch
+
+
+def uncompressed_records(batch: Any) -> memoryview:
+    """Return the bytes of a batch's records without its header. Missing: a batch only yields an object for each."""
+    batch._maybe_uncompress()
+    return memoryview(batch._buffer)[batch._pos :]
+
+
+def sticky_assignment(
+    members: Mapping[str, tuple[list[int], list[tuple[int, int]], int]], partitions: Mapping[int, Collection[int]]
+) -> dict[str, dict[int, list[int]]]:
+    """Return the partitions by topic that the sticky assignor gives to each member.
+
+    `members` gives by member id the subscribed topics, the partitions owned before, and the generation of that claim;
+    `partitions` those of each topic. Missing: the assignor's class keeps state and takes encoded subscriptions.
+    """
+    metadata = {
+        member_id: StickyAssignorMemberMetadataV1(
+            subscription=subscription,
+            partitions=[TopicPartition(*owned) for owned in owned_before],
+            generation=generation,
+        )
+        for member_id, (subscription, owned_before, generation) in members.items()
+    }
+    cluster = SimpleNamespace(topics=partitions.keys, partitions_for_topic=partitions.get)
+    executor = StickyAssignmentExecutor(cluster, metadata)
+    executor.perform_initial_assignment()
+    executor.balance()
+    return {member_id: dict(executor.get_final_assignment(member_id)) for member_id in members}
