@@ -33,8 +33,8 @@ from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.service import Exporter
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.exporter.text import EOF, Family, written
+from grouptrail.snapshot.reader import SnapshotReader
 from grouptrail.spark.jars import silent
 from grouptrail.storage.schema import table_schema
 

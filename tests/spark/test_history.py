@@ -17,7 +17,6 @@ from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.history import job as history_job
 from grouptrail.history import rebuild as history_rebuild
 from grouptrail.history import records, without_spark
@@ -29,6 +28,7 @@ from grouptrail.history.tasks import POSITIONS
 from grouptrail.history.without_spark import fold_few
 from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
+from grouptrail.snapshot.reader import SnapshotReader
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
 from grouptrail.storage.buckets import OPEN_BUCKETS, bucket_of

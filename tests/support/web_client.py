@@ -11,9 +11,8 @@ from werkzeug.test import Client
 
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.families import JobState
-from grouptrail.exporter.service import ClusterState
-from grouptrail.exporter.snapshot import SnapshotReader
+from grouptrail.snapshot.reader import SnapshotReader
+from grouptrail.snapshot.state import ClusterState, JobState
 from grouptrail.web.application import application
 
 LOCAL = "http://127.0.0.1:9308"

@@ -12,8 +12,8 @@ from grouptrail import contracts
 from grouptrail.config import ExporterConfig
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED, Alias, alias_families
 from grouptrail.exporter.families import group_families, pipeline_families
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.exporter.text import Family
+from grouptrail.snapshot.reader import SnapshotReader
 from support.exporter_tables import STRANGE, configured, figures, lag_row, lag_table, lay_everything
 
 EVERY = [alias for aliases in ALIASES.values() for alias in aliases]

@@ -34,7 +34,7 @@ from grouptrail.exporter import connections
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
-from grouptrail.exporter.snapshot import STALE_SECONDS
+from grouptrail.snapshot.reader import STALE_SECONDS
 from support.certificates import self_signed
 from support.exporter_tables import (
     DEADLINE_SECONDS,

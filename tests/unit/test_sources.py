@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 
 from grouptrail.config import Config
-from grouptrail.exporter.reading import Totals
 from grouptrail.lag.state import LagState
 from grouptrail.log_offsets.committed import CommittedPartitions
+from grouptrail.snapshot.totals import Totals
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import AppendedRows
 from grouptrail.storage.sources import SavedRows, SourceVersion, noted, with_source

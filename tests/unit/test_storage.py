@@ -12,10 +12,10 @@ from deltalake import write_deltalake
 from demo.object_store import BUCKET, object_store
 from grouptrail import contracts
 from grouptrail.config import Config, ConfigError, load_config
-from grouptrail.exporter.snapshot import SnapshotReader
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.quality import snapshot
 from grouptrail.query.warehouse import Warehouse
+from grouptrail.snapshot.reader import SnapshotReader
 from grouptrail.spark import object_stores
 from grouptrail.storage import tables
 from grouptrail.storage.errors import TableError

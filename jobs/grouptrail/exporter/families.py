@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from types import MappingProxyType
 
@@ -13,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import OUTCOMES, Snapshot
-from grouptrail.exporter.summary import SUMMARY, catch_up, combine, error_bound
 from grouptrail.exporter.text import Family
+from grouptrail.snapshot.reader import OUTCOMES, Snapshot
+from grouptrail.snapshot.state import STATES, JobState
+from grouptrail.snapshot.summary import SUMMARY, catch_up, combine, error_bound
 
 OTHER = "other"
-STATES = (
-    "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady",
-)  # fmt: skip
 # From the best to the worst.
 STATUSES = contracts.statuses()[::-1]
 
@@ -76,14 +73,6 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
         "grouptrail_build_info": _table(version=[version("grouptrail")], value=[1]),
     }
     return list(_families(snapshot.cluster, rows))
-
-
-@dataclass(frozen=True)
-class JobState:
-    """A job of this process: whether it runs, and how often it was restarted after a fault."""
-
-    is_running: bool
-    restarts: int
 
 
 def momentary_families(

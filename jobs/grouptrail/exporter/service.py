@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -16,31 +15,19 @@ from grouptrail.config.tokens import read_token
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.access import Access, basic_credentials
-from grouptrail.exporter.families import JobState
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
 from grouptrail.exporter.server import CLOSED, Server, keep_running
-from grouptrail.exporter.snapshot import LAG_COLUMNS, STALE_SECONDS, Snapshot, SnapshotReader
 from grouptrail.exporter.wsgi import WsgiApplication
 from grouptrail.memory import release_memory
+from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, Snapshot, SnapshotReader
+from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
 
 Report = Callable[[str], None]
 
-NO_SNAPSHOT_YET = "the first snapshot is not made yet"
 _OWN_JOB = "exporter"
-
-
-@dataclass(frozen=True)
-class ClusterState:
-    """State of a cluster: its newest snapshot, why it is not current, and its jobs in this process.
-
-    Before the first snapshot, `problem` is `NO_SNAPSHOT_YET` or why it failed."""
-
-    snapshot: Snapshot | None
-    problem: str | None
-    jobs: Mapping[str, JobState]
 
 
 class Exporter:

@@ -31,7 +31,7 @@ from grouptrail.web.sql_page import sql_pages
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.exporter.service import ClusterState
+    from grouptrail.snapshot.state import ClusterState
 
 _YEAR_SECONDS = 31_536_000
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import NO_DELETED, Snapshot, existing
-from grouptrail.exporter.summary import EXTENT
 from grouptrail.query import freshness
+from grouptrail.snapshot.reader import NO_DELETED, Snapshot, existing
+from grouptrail.snapshot.summary import EXTENT
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
 from grouptrail.web.notices import notices
 from grouptrail.web.recent import NO_SAMPLES, Recent
@@ -25,7 +25,7 @@ from grouptrail.web.requests import of_cluster
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.exporter.service import ClusterState
+    from grouptrail.snapshot.state import ClusterState
 
 _STATUSES = contracts.statuses()
 _NO_STATUS = STATUSES[-1]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.exporter.service import ClusterState
     from grouptrail.exporter.wsgi import WsgiApplication
+    from grouptrail.snapshot.state import ClusterState
 
 _AT_A_TIME = 8
 _WAIT_SECONDS = 10.0
