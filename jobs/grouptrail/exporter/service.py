@@ -14,16 +14,17 @@ import pyarrow as pa
 from grouptrail.config.tokens import read_token
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.access import Access, basic_credentials
+from grouptrail.exporter.endpoints import CLOSED, Endpoints
+from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
-from grouptrail.exporter.server import CLOSED, Server, keep_running
-from grouptrail.exporter.wsgi import WsgiApplication
+from grouptrail.http.access import Access, basic_credentials
+from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_context
 from grouptrail.memory import release_memory
 from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, Snapshot, SnapshotReader
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 
 if TYPE_CHECKING:
-    from grouptrail.config import Config
+    from grouptrail.config import Config, ExporterConfig
 
 Report = Callable[[str], None]
 
@@ -46,17 +47,14 @@ class Exporter:
         self._report = report
         self._refresh_seconds = configs[0].exporter.refresh_seconds
         self._page: Page | None = None
-        self._pages: WsgiApplication | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._server = Server(
-            configs[0].exporter,
-            lambda: self._page,
-            self._problem,
-            self._count_restart,
-            lambda: self._pages,
-            access=_access(configs[0]),
-        )
+        access = _access(configs[0])
+        self._endpoints = Endpoints(lambda: self._page, self._problem, access)
+        self._server = _listening(configs[0].exporter, self._endpoints, self._count_restart)
+        self._endpoints.serves_pages = access.serves_pages(is_loopback=self._server.is_loopback)
+        has_secret = access.credentials is not None or access.token is not None
+        self._exposes_secret = has_secret and self.url.startswith("http:") and not self._server.is_loopback
         self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
     @property
@@ -67,7 +65,7 @@ class Exporter:
     @property
     def serves_pages(self) -> bool:
         """Return whether clients get web pages."""
-        return self._pages is not None and self._server.serves_pages
+        return self._endpoints.pages is not None and self._endpoints.serves_pages
 
     @property
     def page(self) -> Page | None:
@@ -82,13 +80,13 @@ class Exporter:
 
     def serve_pages(self, application: WsgiApplication) -> None:
         """Answer with a WSGI application whatever the exporter itself has no answer for."""
-        self._pages = application
+        self._endpoints.pages = application
 
     def start(self) -> Self:
         """Start taking snapshots and answering requests."""
-        if self._pages is not None and not self.serves_pages:
+        if self._endpoints.pages is not None and not self.serves_pages:
             self._report(f"web pages are not served at {self.url}: {CLOSED}")
-        if self._server.exposes_secret:
+        if self._exposes_secret:
             self._report(
                 f"metrics: clients send the password or token for {self.url} unencrypted: "
                 "set exporter.tls_certificate and exporter.tls_key, unless a proxy in front of it provides TLS"
@@ -162,10 +160,30 @@ class Exporter:
             self._wake.wait(max(0.0, due - time.monotonic()))
 
 
+def _listening(
+    config: ExporterConfig, application: WsgiApplication, on_fault: Callable[[BaseException], None]
+) -> Server:
+    tls = None
+    if config.tls_certificate is not None:
+        try:
+            tls = tls_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        except (OSError, ValueError) as error:
+            raise ExporterError(
+                f"exporter.tls_certificate, tls_key or tls_client_ca cannot be used: {error}: give PEM files"
+            ) from error
+    try:
+        return Server(config.listen, application, on_fault, tls)
+    except OSError as error:
+        raise ExporterError(
+            f"cannot listen on {config.listen} ({error.strerror or error}): choose another with --listen"
+        ) from error
+
+
 def _access(config: Config) -> Access:
     token = None if config.web.token_file is None else read_token(config.web.token_file, "web.token_file").encode()
+    user, password = config.exporter.basic_auth_user, config.exporter.basic_auth_password
     return Access(
-        basic_credentials(config.exporter),
+        None if password is None else basic_credentials(f"{user}", password.get_secret_value()),
         token,
         has_certificates=config.exporter.tls_client_ca is not None,
         is_open=config.web.allow_anonymous,

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.exporter.server import MAX_BODY_BYTES
+from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.exporter.wsgi import WsgiApplication
+    from grouptrail.http.server import WsgiApplication
     from grouptrail.snapshot.state import ClusterState
 
 _AT_A_TIME = 8

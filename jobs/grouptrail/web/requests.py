@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from grouptrail.console.text import harmless_json
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.encoding import accepts_gzip, gzipped
+from grouptrail.http.encoding import accepts_gzip, gzipped
 from grouptrail.web import texts
 from grouptrail.web.answers import Answer, Parameters
 
