@@ -15,7 +15,7 @@ from grouptrail import contracts
 from grouptrail.exporter.text import Family
 from grouptrail.snapshot.reader import OUTCOMES, Snapshot
 from grouptrail.snapshot.state import STATES, JobState
-from grouptrail.snapshot.summary import SUMMARY, catch_up, combine, error_bound
+from grouptrail.snapshot.summary import SUMMARY, catch_up, combine, error_bound, worst_by_group
 
 OTHER = "other"
 # From the best to the worst.
@@ -141,7 +141,7 @@ def _topics(lag: pa.Table) -> dict[str, pa.Table]:
 
 
 def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
-    groups = combine(summary, by=["group_id"])
+    groups = worst_by_group(summary)
     group = groups["group_id"]
     values = {
         "sum_lag": groups["lag"],
@@ -155,10 +155,7 @@ def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
     rows = {name: pa.table({"group": group, "value": value}) for name, value in values.items()}
     counted = summary.select(["group_id", "status", "positions"])
     rows["partitions"] = counted.rename_columns(["group", "status", "value"])
-    rank = pc.index_in(summary["status"], pa.array(STATUSES))
-    worst = _grouped(_with_group(summary).append_column("rank", rank), ["group"], "rank", "max")
-    status = pc.take(pa.array(STATUSES), worst["value"])
-    rows["group_status"] = pa.table({"group": worst["group"], "status": status, "value": _ones(len(worst))})
+    rows["group_status"] = pa.table({"group": group, "status": groups["status"], "value": _ones(len(groups))})
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
 
 
