@@ -33,9 +33,9 @@ from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.service import Exporter
-from grouptrail.exporter.snapshot import ServedCluster, SnapshotReader
 from grouptrail.exporter.text import EOF, Family, written
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot.reader import ServedCluster, SnapshotReader
 from grouptrail.spark.jars import silent
 from grouptrail.storage.schema import table_schema
 

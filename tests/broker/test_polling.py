@@ -20,6 +20,7 @@ from grouptrail.decode.schema import TABLES
 from grouptrail.jobs import POLL
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from grouptrail.runtime.warehouses import warehouse_of
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.contexts import context

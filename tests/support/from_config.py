@@ -8,9 +8,9 @@ from datetime import datetime
 from grouptrail.config import Config
 from grouptrail.console.progress import print_now
 from grouptrail.exporter.service import Exporter, Report
-from grouptrail.exporter.snapshot import ServedCluster, SnapshotReader
 from grouptrail.query.sql import DeltaRs, Engine, QueryContext
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot.reader import ServedCluster, SnapshotReader
 
 SAMPLE_SECONDS = 10
 """The default of `log_offsets.interval_seconds`."""

@@ -11,8 +11,7 @@ from werkzeug.test import Client
 
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.families import JobState
-from grouptrail.exporter.service import ClusterState
+from grouptrail.snapshot.state import ClusterState, JobState
 from grouptrail.web.application import application
 from support.from_config import served_cluster, snapshot_reader
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from grouptrail.exporter.families import STATUSES, group_families
 from grouptrail.exporter.page import ClusterPage, Page
-from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from grouptrail.snapshot.reader import Snapshot, SnapshotReader
 from support.exporter_tables import configured, figures, lag_row, lag_table
 from support.from_config import snapshot_reader
 

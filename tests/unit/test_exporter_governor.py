@@ -17,8 +17,8 @@ from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
 from grouptrail.exporter.labels import shorten
 from grouptrail.exporter.page import ClusterPage, Page
-from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.exporter.text import Family
+from grouptrail.snapshot.reader import Snapshot
 from support.exporter_tables import LONG_TOPIC, OPEN, configured, figures, lag_row, lag_table, now
 from support.from_config import snapshot_reader
 from support.small_tables import lay

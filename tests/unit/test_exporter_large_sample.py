@@ -20,15 +20,16 @@ from hypothesis import strategies as st
 
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter import snapshot as snapshots
 from grouptrail.exporter.alias import ALIASES
 from grouptrail.exporter.families import STATUSES
 from grouptrail.exporter.governor import Governed, governed, groups_to_read
 from grouptrail.exporter.page import ClusterPage
-from grouptrail.exporter.service import ClusterState, Exporter
-from grouptrail.exporter.snapshot import SnapshotReader
-from grouptrail.exporter.summary import combine
+from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot import reader as snapshots
+from grouptrail.snapshot.reader import SnapshotReader
+from grouptrail.snapshot.state import ClusterState
+from grouptrail.snapshot.summary import combine
 from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, now, until
 from support.from_config import exporter_of, snapshot_reader
 from support.small_tables import lay

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from grouptrail.exporter.reading import Rising
+from grouptrail.snapshot.totals import Rising
 
 
 def counted(*rows: tuple[str, str, int]) -> pa.Table:

@@ -30,11 +30,11 @@ from pydantic import SecretStr
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.exporter import connections
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
-from grouptrail.exporter.snapshot import STALE_SECONDS
+from grouptrail.http import connections
+from grouptrail.snapshot.reader import STALE_SECONDS
 from support.certificates import self_signed
 from support.exporter_tables import (
     DEADLINE_SECONDS,
@@ -324,13 +324,17 @@ def test_exporter_thread_that_accepts_connections_fails_and_continues(
     with exporter_of([quiet], logged.append) as running:
         until(lambda: running.page)
         faults = [MemoryError("no memory left")]
+        process = running._server._http.process_conn
 
-        def fail_once() -> None:
+        def fail_once(connection: object) -> None:
             if faults:
                 raise faults.pop()
+            process(connection)
 
         # Of this server only: the class also serves those of other tests.
-        monkeypatch.setattr(running._server._http, "service_actions", fail_once)
+        monkeypatch.setattr(running._server._http, "process_conn", fail_once)
+        host, port = running.url.removeprefix("http://").split(":")
+        socket.create_connection((host, int(port))).close()
         until(lambda: not faults)
         until(lambda: restarts(running) == 1)
     assert logged == ["metrics: MemoryError: no memory left; restarting"]

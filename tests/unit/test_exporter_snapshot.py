@@ -14,10 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.families import JobState, group_families, momentary_families, pipeline_families
-from grouptrail.exporter.snapshot import Snapshot, SnapshotReader
+from grouptrail.exporter.families import group_families, momentary_families, pipeline_families
 from grouptrail.exporter.text import Family
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot.reader import Snapshot, SnapshotReader
+from grouptrail.snapshot.state import JobState
 from support.exporter_tables import (
     LONG_TOPIC,
     OPEN,

@@ -12,10 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from grouptrail.config import Config
-from grouptrail.exporter.reading import Totals
 from grouptrail.lag.state import LagState
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot.totals import Totals
 from grouptrail.storage.reader import OpenTable, table_id
 from grouptrail.storage.sources import SavedRows, SourceVersion, noted, with_source
 from support import small_tables

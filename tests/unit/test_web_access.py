@@ -11,8 +11,8 @@ import pytest
 from grouptrail.config import Config, load_config
 from grouptrail.config.tokens import TokenError
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.access import Access
 from grouptrail.exporter.service import Exporter
+from grouptrail.http.access import Access
 from grouptrail.runtime.serving import exporter_with_pages
 from support.certificates import self_signed
 from support.exporter_tables import configured, lay_everything, until

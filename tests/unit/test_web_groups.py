@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config
-from grouptrail.exporter.families import JobState
-from grouptrail.exporter.service import NO_SNAPSHOT_YET, ClusterState
+from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 from support.exporter_tables import OPEN, STRANGE, configured, lag_row, lay_everything, now, progress
 from support.small_tables import lay
 from support.web_client import Site, state_of

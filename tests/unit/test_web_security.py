@@ -24,9 +24,9 @@ import pytest
 from pydantic import SecretStr
 
 from grouptrail.config import Config
-from grouptrail.exporter import connections
-from grouptrail.exporter.server import MAX_BODY_BYTES
 from grouptrail.exporter.service import Exporter
+from grouptrail.http import connections
+from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.runtime.serving import exporter_with_pages
 from grouptrail.web import pages
 from grouptrail.web.pages import Pages

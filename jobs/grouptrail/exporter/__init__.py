@@ -1,7 +1,6 @@
 """The exporter: Prometheus metrics from the tables. It imports neither Spark nor decoding.
 
-    consumer_lag, group_states, generations, rebalances, offset_commits, ingest_progress
-        --snapshot--> Snapshot --families--> Family, … --governor--> those to serve --text--> /metrics
+    Snapshot --families--> Family, … --governor--> those to serve --text--> /metrics
 
 `grouptrail serve` reads the tables only. A job that computes lag runs the exporter in its own process and passes the
 newest sample directly:

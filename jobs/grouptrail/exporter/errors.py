@@ -6,4 +6,4 @@ from grouptrail.errors import GrouptrailError
 
 
 class ExporterError(GrouptrailError):
-    """The exporter cannot listen, or cannot read a table."""
+    """The exporter cannot listen."""

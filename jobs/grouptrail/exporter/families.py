@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from types import MappingProxyType
 
@@ -13,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import OUTCOMES, Snapshot
-from grouptrail.exporter.summary import SUMMARY, catch_up, combine, error_bound
 from grouptrail.exporter.text import Family
+from grouptrail.snapshot.reader import OUTCOMES, Snapshot
+from grouptrail.snapshot.state import STATES, JobState
+from grouptrail.snapshot.summary import SUMMARY, catch_up, combine, error_bound, worst_by_group
 
 OTHER = "other"
-STATES = (
-    "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Assigning", "Reconciling", "NotReady",
-)  # fmt: skip
 # From the best to the worst.
 STATUSES = contracts.statuses()[::-1]
 
@@ -76,14 +73,6 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
         "grouptrail_build_info": _table(version=[version("grouptrail")], value=[1]),
     }
     return list(_families(snapshot.cluster, rows))
-
-
-@dataclass(frozen=True)
-class JobState:
-    """A job of this process: whether it runs, and how often it was restarted after a fault."""
-
-    is_running: bool
-    restarts: int
 
 
 def momentary_families(
@@ -152,7 +141,7 @@ def _topics(lag: pa.Table) -> dict[str, pa.Table]:
 
 
 def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
-    groups = combine(summary, by=["group_id"])
+    groups = worst_by_group(summary)
     group = groups["group_id"]
     values = {
         "sum_lag": groups["lag"],
@@ -166,10 +155,7 @@ def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
     rows = {name: pa.table({"group": group, "value": value}) for name, value in values.items()}
     counted = summary.select(["group_id", "status", "positions"])
     rows["partitions"] = counted.rename_columns(["group", "status", "value"])
-    rank = pc.index_in(summary["status"], pa.array(STATUSES))
-    worst = _grouped(_with_group(summary).append_column("rank", rank), ["group"], "rank", "max")
-    status = pc.take(pa.array(STATUSES), worst["value"])
-    rows["group_status"] = pa.table({"group": worst["group"], "status": status, "value": _ones(len(worst))})
+    rows["group_status"] = pa.table({"group": group, "status": groups["status"], "value": _ones(len(groups))})
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
 
 

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 from grouptrail.exporter.alias import Alias, alias_families
 from grouptrail.exporter.families import OTHER, STATUSES, group_families, other_families
 from grouptrail.exporter.labels import shorten, shorten_names
-from grouptrail.exporter.patterns import is_allowed
-from grouptrail.exporter.snapshot import Snapshot, most_rows
-from grouptrail.exporter.summary import combine
 from grouptrail.exporter.text import Family, row_bytes
+from grouptrail.snapshot.patterns import is_allowed
+from grouptrail.snapshot.reader import Snapshot, most_rows
+from grouptrail.snapshot.summary import combine
 
 if TYPE_CHECKING:
     from grouptrail.config import ExporterConfig

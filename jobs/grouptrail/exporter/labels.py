@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.exporter.snapshot import BY_GROUP, Snapshot
+from grouptrail.snapshot.reader import BY_GROUP, Snapshot
 
 _HASH_DIGITS = 32  # 128 bits: nobody can find two names with the same hash
 _SHORTENED = re.compile(rf"~[0-9a-f]{{{_HASH_DIGITS}}}")

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from grouptrail.exporter import governor
 from grouptrail.exporter.alias import ALIASES, Alias, alias_families
-from grouptrail.exporter.encoding import gzip_packer
-from grouptrail.exporter.families import JobState, momentary_families, pipeline_families
+from grouptrail.exporter.families import momentary_families, pipeline_families
 from grouptrail.exporter.governor import Governed, governed
-from grouptrail.exporter.snapshot import Snapshot
 from grouptrail.exporter.text import EOF, Family, written
+from grouptrail.http.encoding import gzip_packer
+from grouptrail.snapshot.reader import Snapshot
+from grouptrail.snapshot.state import JobState
 
 if TYPE_CHECKING:
     import zlib

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -15,32 +14,21 @@ import pyarrow as pa
 from grouptrail.config.tokens import read_token
 from grouptrail.console.progress import print_now
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.access import Access, basic_credentials
-from grouptrail.exporter.families import JobState
+from grouptrail.exporter.endpoints import CLOSED, Endpoints
+from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
-from grouptrail.exporter.server import CLOSED, Server, keep_running
-from grouptrail.exporter.snapshot import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
-from grouptrail.exporter.wsgi import WsgiApplication
+from grouptrail.http.access import Access, basic_credentials
+from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_context
 from grouptrail.memory import release_memory
+from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
+from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 
 if TYPE_CHECKING:
     from grouptrail.config.model import ExporterConfig, WebConfig
 
 Report = Callable[[str], None]
 
-NO_SNAPSHOT_YET = "the first snapshot is not made yet"
 _OWN_JOB = "exporter"
-
-
-@dataclass(frozen=True)
-class ClusterState:
-    """State of a cluster: its newest snapshot, why it is not current, and its jobs in this process.
-
-    Before the first snapshot, `problem` is `NO_SNAPSHOT_YET` or why it failed."""
-
-    snapshot: Snapshot | None
-    problem: str | None
-    jobs: Mapping[str, JobState]
 
 
 class Exporter:
@@ -67,17 +55,14 @@ class Exporter:
         self._report = report
         self._refresh_seconds = exporter.refresh_seconds
         self._page: Page | None = None
-        self._pages: WsgiApplication | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._server = Server(
-            exporter,
-            lambda: self._page,
-            self._problem,
-            self._count_restart,
-            lambda: self._pages,
-            access=_access(exporter, web),
-        )
+        access = _access(exporter, web)
+        self._endpoints = Endpoints(lambda: self._page, self._problem, access)
+        self._server = _listening(exporter, self._endpoints, self._count_restart)
+        self._endpoints.serves_pages = access.serves_pages(is_loopback=self._server.is_loopback)
+        has_secret = access.credentials is not None or access.token is not None
+        self._exposes_secret = has_secret and self.url.startswith("http:") and not self._server.is_loopback
         self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
     @property
@@ -88,7 +73,7 @@ class Exporter:
     @property
     def serves_pages(self) -> bool:
         """Return whether clients get web pages."""
-        return self._pages is not None and self._server.serves_pages
+        return self._endpoints.pages is not None and self._endpoints.serves_pages
 
     @property
     def page(self) -> Page | None:
@@ -103,13 +88,13 @@ class Exporter:
 
     def serve_pages(self, application: WsgiApplication) -> None:
         """Answer with a WSGI application whatever the exporter itself has no answer for."""
-        self._pages = application
+        self._endpoints.pages = application
 
     def start(self) -> Self:
         """Start taking snapshots and answering requests."""
-        if self._pages is not None and not self.serves_pages:
+        if self._endpoints.pages is not None and not self.serves_pages:
             self._report(f"web pages are not served at {self.url}: {CLOSED}")
-        if self._server.exposes_secret:
+        if self._exposes_secret:
             self._report(
                 f"metrics: clients send the password or token for {self.url} unencrypted: "
                 "set exporter.tls_certificate and exporter.tls_key, unless a proxy in front of it provides TLS"
@@ -183,10 +168,30 @@ class Exporter:
             self._wake.wait(max(0.0, due - time.monotonic()))
 
 
+def _listening(
+    config: ExporterConfig, application: WsgiApplication, on_fault: Callable[[BaseException], None]
+) -> Server:
+    tls = None
+    if config.tls_certificate is not None:
+        try:
+            tls = tls_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
+        except (OSError, ValueError) as error:
+            raise ExporterError(
+                f"exporter.tls_certificate, tls_key or tls_client_ca cannot be used: {error}: give PEM files"
+            ) from error
+    try:
+        return Server(config.listen, application, on_fault, tls)
+    except OSError as error:
+        raise ExporterError(
+            f"cannot listen on {config.listen} ({error.strerror or error}): choose another with --listen"
+        ) from error
+
+
 def _access(exporter: ExporterConfig, web: WebConfig) -> Access:
     token = None if web.token_file is None else read_token(web.token_file, "web.token_file").encode()
+    user, password = exporter.basic_auth_user, exporter.basic_auth_password
     return Access(
-        basic_credentials(exporter),
+        None if password is None else basic_credentials(f"{user}", password.get_secret_value()),
         token,
         has_certificates=exporter.tls_client_ca is not None,
         is_open=web.allow_anonymous,

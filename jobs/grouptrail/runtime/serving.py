@@ -21,7 +21,7 @@ def exporter_with_pages(
 ) -> Exporter:
     """Return an exporter, not started, that also serves the pages unless the settings disable them."""
     from grouptrail.exporter.service import Exporter
-    from grouptrail.exporter.snapshot import ServedCluster
+    from grouptrail.snapshot.reader import ServedCluster
 
     clusters = [
         ServedCluster(warehouse_of(config), config.exporter, config.log_offsets.interval_seconds)

@@ -1,6 +1,6 @@
 """Web pages and JSON, served by the exporter's server on the port of /metrics.
 
-    ClusterState (exporter) --group_index--> GroupIndex --\
+    ClusterState (snapshot) --group_index--> GroupIndex --\
     tables --query, report--> group_page, topic_page     --+--answers--> application --> HTML, JSON
     tables --query/process--> sql_page                   --/
 

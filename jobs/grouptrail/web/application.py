@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.exporter.server import MAX_BODY_BYTES
+from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
@@ -31,8 +31,8 @@ from grouptrail.web.sql_page import sql_pages
 
 if TYPE_CHECKING:
     from grouptrail.config.model import WebConfig
-    from grouptrail.exporter.service import ClusterState
-    from grouptrail.exporter.snapshot import ServedCluster
+    from grouptrail.snapshot.reader import ServedCluster
+    from grouptrail.snapshot.state import ClusterState
 
 _YEAR_SECONDS = 31_536_000
 

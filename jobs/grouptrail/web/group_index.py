@@ -14,19 +14,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail import contracts
-from grouptrail.exporter.snapshot import NO_DELETED, ServedCluster, Snapshot, existing
-from grouptrail.exporter.summary import EXTENT
 from grouptrail.query import freshness
+from grouptrail.snapshot.reader import NO_DELETED, Snapshot, existing
+from grouptrail.snapshot.summary import EXTENT, summarize, worst_by_group
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
 from grouptrail.web.notices import notices
 from grouptrail.web.recent import NO_SAMPLES, Recent
 from grouptrail.web.requests import of_cluster
 
 if TYPE_CHECKING:
-    from grouptrail.exporter.service import ClusterState
+    from grouptrail.snapshot.reader import ServedCluster
+    from grouptrail.snapshot.state import ClusterState
 
-_STATUSES = contracts.statuses()
 _NO_STATUS = STATUSES[-1]
 
 
@@ -174,7 +173,7 @@ def _indexed(cluster: str, snapshot: Snapshot | None, recent: Recent) -> Cluster
     sampled_at = snapshot.sampled_at if is_current else pc.max(lag["sampled_at"]).as_py()
     now = datetime.now(UTC)
     rebalances = recent.rebalances(now if is_current else sampled_at or now)
-    by_group = pa.concat_tables([lag_by_group(lag), _summarized(snapshot.summary)])
+    by_group = worst_by_group(pa.concat_tables([summarize(lag), snapshot.summary]))
     landed_at = snapshot.newest.get("ingest_progress")
     return ClusterGroups(
         cluster,
@@ -214,53 +213,6 @@ def _rows(cluster: str, groups: pa.Table, by_group: pa.Table, rebalances: pa.Tab
         "commit_at": all_of["commit_at"],
     }
     return pa.table(columns).cast(_SCHEMA)
-
-
-def lag_by_group(lag: pa.Table) -> pa.Table:
-    """Return a row for each group of the newest samples, with the worst status, sums and maxima of its partitions.
-
-    `lag_is_least` and `lag_seconds_is_least` say that some partition's is unknown, or in seconds only bounded."""
-    bounded = pc.and_(pc.is_valid(lag["lag_seconds"]), pc.is_null(lag["lag_seconds_error"]))
-    found = (
-        lag.append_column("rank", pc.index_in(lag["status"], pa.array(_STATUSES)))
-        .append_column("unknown_lag", pc.is_null(lag["lag"]))
-        .append_column("unknown_seconds", pc.or_(bounded, pc.is_null(lag["lag_seconds"])))
-    )
-    return _aggregated(found, _BY_GROUP)
-
-
-def _summarized(summary: pa.Table) -> pa.Table:
-    """Return what `lag_by_group` does, of groups of which only the summary is known."""
-    is_unknown = pc.equal(summary["status"], "UNKNOWN")
-    nulls = {name: pa.nulls(len(summary), type_) for name, type_ in _NOT_SUMMARIZED.items()}
-    found = pa.table(
-        {name: summary[name] for name in ("group_id", "lag", "lag_seconds", "commit_at")}
-        | {"rank": pc.index_in(summary["status"], pa.array(_STATUSES)), "positions": summary["positions"]}
-        | {"unknown_lag": is_unknown, "unknown_seconds": pc.or_(is_unknown, pc.is_inf(summary["most_lag_seconds"]))}
-        | nulls
-    )
-    return _aggregated(found, {**_BY_GROUP, "partitions": ("positions", "sum")})
-
-
-def _aggregated(rows: pa.Table, how: Mapping[str, tuple[str, str]]) -> pa.Table:
-    found = rows.group_by("group_id").aggregate(list(how.values()))
-    columns = {name: found["_".join(aggregate)] for name, aggregate in how.items()}
-    status = pc.take(pa.array(_STATUSES), columns.pop("rank"))
-    return pa.table({"group_id": found["group_id"], "status": status, **columns})
-
-
-_BY_GROUP = {
-    "rank": ("rank", "min"),
-    "partitions": ("partition", "count"),
-    "lag": ("lag", "sum"),
-    "lag_is_least": ("unknown_lag", "any"),
-    "lag_seconds": ("lag_seconds", "max"),
-    "lag_seconds_is_least": ("unknown_seconds", "any"),
-    "consume_rate": ("consume_rate", "sum"),
-    "lost_records": ("lost_records", "sum"),
-    "commit_at": ("commit_at", "max"),
-}
-_NOT_SUMMARIZED = {"consume_rate": pa.float64(), "lost_records": pa.int64()}
 
 
 _SCHEMA = pa.schema(

@@ -11,12 +11,12 @@ from http import HTTPStatus
 from typing import Any
 
 from grouptrail import contracts
-from grouptrail.exporter.snapshot import ServedCluster
 from grouptrail.query import freshness
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
 from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import expand, filled, utc_now, window_from
 from grouptrail.report.group_rows import SECOND_US, GroupRows, moment, read_group
+from grouptrail.snapshot.reader import ServedCluster
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse

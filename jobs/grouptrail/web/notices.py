@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from grouptrail.exporter.service import NO_SNAPSHOT_YET
-from grouptrail.exporter.snapshot import ServedCluster, Snapshot
 from grouptrail.query import freshness
+from grouptrail.snapshot.reader import Snapshot
+from grouptrail.snapshot.state import NO_SNAPSHOT_YET
 from grouptrail.web.answers import Notice
 from grouptrail.web.texts import ago, count, span
 
 if TYPE_CHECKING:
-    from grouptrail.exporter.service import ClusterState
+    from grouptrail.snapshot.reader import ServedCluster
+    from grouptrail.snapshot.state import ClusterState
 
 Kind = Literal["empty", "reading", "stale", "failed"]
 

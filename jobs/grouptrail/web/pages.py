@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from grouptrail.config.model import WebConfig
-    from grouptrail.exporter.service import ClusterState
-    from grouptrail.exporter.snapshot import ServedCluster
-    from grouptrail.exporter.wsgi import WsgiApplication
+    from grouptrail.http.server import WsgiApplication
+    from grouptrail.snapshot.reader import ServedCluster
+    from grouptrail.snapshot.state import ClusterState
 
 _AT_A_TIME = 8
 _WAIT_SECONDS = 10.0

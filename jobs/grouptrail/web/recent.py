@@ -10,8 +10,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.exporter.snapshot import LAG_COLUMNS, ServedCluster
 from grouptrail.query.views import filled
+from grouptrail.snapshot.reader import LAG_COLUMNS, ServedCluster
 from grouptrail.storage import positions
 from grouptrail.storage.rows import OpenTables
 from grouptrail.storage.schema import table_schema

@@ -12,12 +12,12 @@ from pydantic import ValidationError
 
 from grouptrail.console.text import harmless_json
 from grouptrail.errors import GrouptrailError
-from grouptrail.exporter.encoding import accepts_gzip, gzipped
+from grouptrail.http.encoding import accepts_gzip, gzipped
 from grouptrail.web import texts
 from grouptrail.web.answers import Answer, Parameters
 
 if TYPE_CHECKING:
-    from grouptrail.exporter.snapshot import ServedCluster
+    from grouptrail.snapshot.reader import ServedCluster
 
 _TEXTS = {
     *("text/html", "text/css", "text/javascript", "text/csv", "text/markdown", "image/svg+xml"),

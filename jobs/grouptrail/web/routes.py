@@ -5,9 +5,9 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify, render_template
 from markupsafe import Markup
 
-from grouptrail.exporter.families import STATES
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
+from grouptrail.snapshot.state import STATES
 from grouptrail.web.answers import GroupQuery, GroupsQuery, Topic, TopicQuery
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page

@@ -36,7 +36,7 @@ from grouptrail.web.sql_chart import Chart, chart, is_number
 
 if TYPE_CHECKING:
     from grouptrail.config.model import WebConfig
-    from grouptrail.exporter.snapshot import ServedCluster
+    from grouptrail.snapshot.reader import ServedCluster
 
 MAX_SHOWN_ROWS = 500
 # Proxies refuse longer addresses, and programs cut them where they show or send them.

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.snapshot.summary import summarize, worst_by_group
 from grouptrail.web.answers import Topic, TopicConsumer, TopicPartition, TopicQuery
-from grouptrail.web.group_index import ClusterGroups, GroupIndex, lag_by_group
+from grouptrail.web.group_index import ClusterGroups, GroupIndex
 from grouptrail.web.requests import PageError
 
 Row = dict[str, Any]
@@ -45,7 +46,7 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
 
 
 def _consumers(known: ClusterGroups, rows: pa.Table) -> list[TopicConsumer]:
-    found = lag_by_group(rows).join(
+    found = worst_by_group(summarize(rows)).join(
         known.rows.select(["group_id", "state", "member_count"]), "group_id", join_type="left outer"
     )
     names = list(TopicConsumer.model_fields)

@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail import contracts
+
+_STATUSES = contracts.statuses()  # from the worst to the best
 _HOW: Mapping[str, str] = {
     "positions": "sum",
     "lag": "sum",
@@ -18,6 +21,10 @@ _HOW: Mapping[str, str] = {
     "most_lag_seconds": "max",
     "catch_up_seconds": "max",
     "commit_at": "max",
+    "consume_rate": "sum",
+    "lost_records": "sum",
+    "lag_is_least": "any",
+    "lag_seconds_is_least": "any",
 }
 
 SUMMARY = pa.schema(
@@ -31,12 +38,17 @@ SUMMARY = pa.schema(
         "most_lag_seconds": pa.float64(),
         "catch_up_seconds": pa.float64(),
         "commit_at": pa.timestamp("us", "UTC"),
+        "consume_rate": pa.float64(),
+        "lost_records": pa.int64(),
+        "lag_is_least": pa.bool_(),
+        "lag_seconds_is_least": pa.bool_(),
     }
 )
 """The columns of a summary, which has a row for each group and status of its positions (topic and partition).
 
-`positions` is their number, `lag` their sum, and each other value their maximum; `most_lag_seconds` that of
-`lag_seconds` with its error."""
+`positions` is their number, `lag`, `consume_rate` and `lost_records` are sums, and each other number is a maximum;
+`most_lag_seconds` that of `lag_seconds` with its error. `lag_is_least` and `lag_seconds_is_least` say that some
+position's is unknown, or in seconds only bounded. `lost_records` is null where a sample is too large to hold."""
 
 
 EXTENT = pa.schema({"group_id": pa.string(), "topic": pa.string(), "positions": pa.int64()})
@@ -45,6 +57,8 @@ EXTENT = pa.schema({"group_id": pa.string(), "topic": pa.string(), "positions": 
 
 def summarize(lag: pa.Table) -> pa.Table:
     """Return the summary of rows with the columns of `consumer_lag`, at most one for each position of a group."""
+    has_lost = "lost_records" in lag.column_names
+    error = error_bound(lag)
     columns = {
         "group_id": lag["group_id"],
         "status": lag["status"],
@@ -52,9 +66,13 @@ def summarize(lag: pa.Table) -> pa.Table:
         "lag": lag["lag"],
         "max_lag": lag["lag"],
         "lag_seconds": lag["lag_seconds"],
-        "most_lag_seconds": pc.add(lag["lag_seconds"], error_bound(lag)),
+        "most_lag_seconds": pc.add(lag["lag_seconds"], error),
         "catch_up_seconds": catch_up(lag),
         "commit_at": lag["commit_at"],
+        "consume_rate": lag["consume_rate"],
+        "lost_records": lag["lost_records"] if has_lost else pa.nulls(len(lag), pa.int64()),
+        "lag_is_least": pc.is_null(lag["lag"]),
+        "lag_seconds_is_least": pc.or_(pc.is_null(lag["lag_seconds"]), pc.fill_null(pc.is_inf(error), False)),
     }
     return combine(pa.table(columns))
 
@@ -65,6 +83,16 @@ def combine(summary: pa.Table, by: Sequence[str] = ("group_id", "status")) -> pa
     names = [*by, *_HOW]
     rows = rows.select([*by, *(f"{name}_{how}" for name, how in _HOW.items())]).rename_columns(names)
     return rows.cast(pa.schema([SUMMARY.field(name) for name in names]))
+
+
+def worst_by_group(summary: pa.Table) -> pa.Table:
+    """Return one row for each group of a summary, with its worst status; `partitions` are its positions."""
+    groups = combine(summary, by=["group_id"])
+    ranked = summary.append_column("rank", pc.index_in(summary["status"], pa.array(_STATUSES)))
+    # Both have the groups in the order in which they appear.
+    worst = ranked.group_by("group_id", use_threads=False).aggregate([("rank", "min")])["rank_min"]
+    names = ["partitions" if name == "positions" else name for name in groups.column_names]
+    return groups.rename_columns(names).append_column("status", pc.take(pa.array(_STATUSES), worst))
 
 
 def extent(lag: pa.Table) -> pa.Table:

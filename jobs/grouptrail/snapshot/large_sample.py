@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from grouptrail.errors import first_cause
-from grouptrail.exporter.errors import ExporterError
-from grouptrail.exporter.summary import SUMMARY, combine, summarize
 from grouptrail.memory import release_memory
+from grouptrail.snapshot.errors import SnapshotError
+from grouptrail.snapshot.summary import SUMMARY, combine, summarize
 from grouptrail.storage import positions
 from grouptrail.storage.schema import gathered
 
@@ -115,7 +115,7 @@ class LargeSample:
         return is_newest
 
     def _read(self, columns: Sequence[str], among: ds.Expression | None = None) -> Iterator[pa.Table]:
-        """Yield the rows, always in the same order, with texts as dictionary codes. Raises ExporterError."""
+        """Yield the rows, always in the same order, with texts as dictionary codes. Raises SnapshotError."""
         among = self._among if among is None else self._among & among
         batches = self._rows.to_batches(
             columns=list(columns), filter=among, batch_readahead=1, fragment_readahead=1, use_threads=False
@@ -124,7 +124,7 @@ class LargeSample:
             for group in gathered(batches, rows=_ROWS_AT_A_TIME):
                 yield _coded(pa.Table.from_batches(group))
         except OSError as error:
-            raise ExporterError(f"consumer_lag cannot be read: {first_cause(error)}") from error
+            raise SnapshotError(f"consumer_lag cannot be read: {first_cause(error)}") from error
 
 
 def _coded(rows: pa.Table) -> pa.Table:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.errors import first_cause
-from grouptrail.exporter.errors import ExporterError
+from grouptrail.snapshot.errors import SnapshotError
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import OpenTable, table_id
 from grouptrail.storage.rows import NewFiles, OpenTables, own_rows
@@ -79,7 +79,7 @@ class Totals:
             for rows in self._files.rows(table):
                 totals = self._folded([totals, _above(self._counted(rows), marks)])
         except OSError as error:
-            raise ExporterError(f"{table.table_uri} cannot be read: {first_cause(error)}") from error
+            raise SnapshotError(f"{table.table_uri} cannot be read: {first_cause(error)}") from error
         self._totals = totals
         self._saved.keep(totals, of=table)
         return totals

@@ -20,14 +20,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from grouptrail import contracts
-from grouptrail.exporter.errors import ExporterError
-from grouptrail.exporter.large_sample import LargeSample
-from grouptrail.exporter.patterns import is_allowed
-from grouptrail.exporter.reading import SAVED, NewestSample, Rising, Totals
-from grouptrail.exporter.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.kafka.log import GONE
 from grouptrail.query.clusters import UnknownClusterError, stored_cluster
 from grouptrail.query.freshness import stale_seconds
+from grouptrail.snapshot.errors import SnapshotError
+from grouptrail.snapshot.large_sample import LargeSample
+from grouptrail.snapshot.patterns import is_allowed
+from grouptrail.snapshot.summary import EXTENT, SUMMARY, extent, summarize
+from grouptrail.snapshot.totals import SAVED, NewestSample, Rising, Totals
 from grouptrail.storage import positions
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
@@ -243,7 +243,7 @@ class SnapshotReader:
     def read(
         self, lag: pa.Table | None = None, *, reads_tables: bool = True, choose: Choose = _no_groups
     ) -> Snapshot:
-        """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises ExporterError.
+        """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises SnapshotError.
 
         Without `reads_tables` all other rows are those of the last call. Of a sample with too many rows, it has the
         rows of the groups that `choose` returns, and a summary of all others."""
@@ -561,7 +561,7 @@ def _lag_columns(rows: pa.Table) -> pa.Table:
 def _select_lag(rows: pa.Table) -> pa.Table:
     missing = [name for name in LAG_COLUMNS if name not in rows.column_names]
     if missing:
-        raise ExporterError(f"rows of consumer_lag without {missing[0]}: hand over all columns of the table")
+        raise SnapshotError(f"rows of consumer_lag without {missing[0]}: hand over all columns of the table")
     return rows.select(LAG_COLUMNS)
 
 

@@ -6,17 +6,11 @@ import base64
 import binascii
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from grouptrail.config import ExporterConfig
 
 
-def basic_credentials(config: ExporterConfig) -> bytes | None:
-    """Return what a client sends after `Basic` (RFC 7617); None without authentication."""
-    if config.basic_auth_password is None:
-        return None
-    return base64.b64encode(f"{config.basic_auth_user}:{config.basic_auth_password.get_secret_value()}".encode())
+def basic_credentials(user: str, password: str) -> bytes:
+    """Return what a client sends after `Basic` (RFC 7617)."""
+    return base64.b64encode(f"{user}:{password}".encode())
 
 
 @dataclass(frozen=True)

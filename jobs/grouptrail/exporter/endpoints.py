@@ -1,0 +1,94 @@
+"""What is answered at /metrics, /ready and /healthz, and who gets the web pages at all other paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS
+
+from grouptrail.exporter.page import Page
+from grouptrail.http.access import Access
+from grouptrail.http.encoding import accepts_gzip, quality
+from grouptrail.http.server import WsgiApplication
+
+_INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
+CLOSED = (
+    "anyone who can connect would see all groups; set web.token_file, exporter.basic_auth_user or "
+    "exporter.tls_client_ca, or web.allow_anonymous = true"
+)
+_NO_LOGIN = "user and password are missing or wrong"
+_NO_TOKEN = "the token is missing or wrong: give it as password, with any user, or as bearer token"
+_PLAIN = "text/plain; charset=utf-8"
+_OPENMETRICS = "application/openmetrics-text"
+
+_Start = Callable[[str, list[tuple[str, str]]], object]
+
+
+class Endpoints:
+    """A WSGI application that serves the current page, `page()`; `problem()` returns why it is not ready, or None.
+
+    `pages` answers all other paths, if it is not None and `serves_pages`; `access` is what clients need.
+    """
+
+    def __init__(self, page: Callable[[], Page | None], problem: Callable[[], str | None], access: Access) -> None:
+        self.pages: WsgiApplication | None = None
+        self.serves_pages = False
+        self._page = page
+        self._problem = problem
+        self._access = access
+        self._own = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
+
+    def __call__(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        """Answer a request (PEP 3333)."""
+        own = self._own.get(environ["PATH_INFO"])
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD") and (own or self.pages is None):
+            return _answer(environ, start, 405, b"only GET is answered here\n", Allow="GET, HEAD")
+        return (own or self._web_page)(environ, start)
+
+    def _metrics(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        if not self._access.may_see_metrics(environ.get("HTTP_AUTHORIZATION", "")):
+            return _challenge(environ, start, _NO_LOGIN)
+        page = self._page()
+        if page is None:
+            return _answer(environ, start, 503, f"{self._problem()}\n".encode())
+        accepted = environ.get("HTTP_ACCEPT", "")
+        openmetrics = quality(accepted, _OPENMETRICS) >= max(quality(accepted, "text/plain"), 0.001)
+        headers = {
+            "Content-Type": OPENMETRICS if openmetrics else CONTENT_TYPE_PLAIN_0_0_4,
+            "Vary": "Accept, Accept-Encoding",
+        }
+        if accepts_gzip(environ.get("HTTP_ACCEPT_ENCODING", "")):
+            headers["Content-Encoding"] = "gzip"
+            return _answer(environ, start, 200, *page.gzipped(openmetrics=openmetrics), **headers)
+        return _answer(environ, start, 200, *page.text(openmetrics=openmetrics), **headers)
+
+    def _ready(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        problem = self._problem()
+        return _answer(environ, start, 200 if problem is None else 503, f"{problem or 'ready'}\n".encode())
+
+    def _alive(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        return _answer(environ, start, 200, b"alive\n")
+
+    def _web_page(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        if self.pages is None:
+            return _answer(environ, start, 200 if environ["PATH_INFO"] == "/" else 404, _INDEX)
+        if not self.serves_pages:
+            return _answer(environ, start, 403, f"web pages are not served here: {CLOSED}\n".encode())
+        if not self._access.may_see_pages(environ.get("HTTP_AUTHORIZATION", "")):
+            return _challenge(environ, start, _NO_TOKEN if self._access.token else _NO_LOGIN)
+        return self.pages(environ, start)
+
+
+def _challenge(environ: dict[str, Any], start: _Start, problem: str) -> Iterable[bytes]:
+    challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
+    return _answer(environ, start, 401, f"{problem}\n".encode(), **challenge)
+
+
+def _answer(environ: dict[str, Any], start: _Start, status: int, *body: bytes, **headers: str) -> Iterable[bytes]:
+    """Start a response with these headers, and return its body in pieces; a long one is not copied."""
+    sent = {"Content-Type": _PLAIN, **headers, "Content-Length": str(sum(map(len, body)))}
+    start(f"{status} {HTTPStatus(status).phrase}", list(sent.items()))
+    return body if environ["REQUEST_METHOD"] != "HEAD" else ()

@@ -1,0 +1,172 @@
+"""The server's connections, with limits: their number, and a deadline for each request."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from cheroot.errors import MaxSizeExceeded
+from cheroot.server import HTTPConnection, HTTPRequest
+
+if TYPE_CHECKING:
+    from cheroot.server import HTTPServer
+
+# 64 slow clients use 64 file descriptors and threads; one Prometheus uses one.
+MAX_CONNECTIONS = 64
+# From accepting the connection until the last byte of the response.
+REQUEST_SECONDS = 30.0
+# While more clients wait than there are connections, one that stalls this long is closed.
+STALL_SECONDS = 0.25
+_CHUNK_BYTES = 1 << 16
+
+
+class Request(HTTPRequest):
+    """A request that is refused if its head is too long, or the length of its body unknown."""
+
+    def read_request_headers(self) -> bool:
+        """Read the headers; return whether the request is to be answered."""
+        try:
+            is_read = bool(super().read_request_headers())  # type: ignore[no-untyped-call]
+        except MaxSizeExceeded:
+            self.simple_response("431 Request Header Fields Too Large")
+            return False
+        self.close_connection = True
+        # A name with an underscore would pass for the one with a hyphen.
+        self.inheaders = headers = {name: value for name, value in self.inheaders.items() if b"_" not in name}
+        has_length = headers.get(b"Content-Length", b"").isdigit() and b"Transfer-Encoding" not in headers
+        if is_read and self.method == b"POST" and not has_length:
+            self.simple_response("411 Length Required", "send the body with its Content-Length\n")
+            return False
+        return is_read
+
+
+class Connection(HTTPConnection):
+    """An accepted connection. It serves one request, and raises TimeoutError at its deadline."""
+
+    RequestHandlerClass = Request
+
+    def __init__(self, server: HTTPServer, sock: socket.socket, makefile: object = None) -> None:  # noqa: ARG002
+        """`makefile` is cheroot's, which copies all that is left of a response for each part that it sends."""
+        self.has_request = False
+        self.stalled_since = time.monotonic()
+        """Since when the server waits for the client; infinity if it does not."""
+        self._deadline = self.stalled_since + REQUEST_SECONDS
+        stream = _Stream(self)
+        super().__init__(server, sock, lambda _, mode, __: io.BufferedReader(stream) if mode == "rb" else stream)
+
+    def prepare(self) -> None:
+        """Note that the request is complete: the client waits for the server now and cannot stall."""
+        self.has_request = True
+        self.stalled_since = math.inf
+
+    def receive(self, buffer: Any) -> int:
+        """Read into a buffer; return the number of bytes."""
+        self._set_timeout()
+        return int(self.socket.recv_into(buffer))
+
+    def send(self, data: Any) -> None:
+        """Send all of `data`."""
+        view = memoryview(data)
+        for start in range(0, len(view), _CHUNK_BYTES):
+            self.stalled_since = time.monotonic()
+            self._set_timeout()
+            self.socket.sendall(view[start : start + _CHUNK_BYTES])
+
+    def communicate(self) -> bool:
+        """Serve the request; return False, because no other one follows."""
+        with contextlib.suppress(OSError):
+            super().communicate()  # type: ignore[no-untyped-call]
+        return False
+
+    def interrupt(self) -> None:
+        """End the connection: its thread gets an error from the next read or write, or from the one in progress."""
+        with contextlib.suppress(OSError):
+            # Not SSLSocket.shutdown, which takes the encryption away from the thread that uses the socket.
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+    def _set_timeout(self) -> None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self.socket.settimeout(left)
+
+
+class _Stream(io.RawIOBase):
+    """Reads and writes a connection, without a buffer."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read into a buffer; return the number of bytes."""
+        return self._connection.receive(buffer)
+
+    def write(self, data: Any, /) -> int:
+        """Send all of `data`."""
+        self._connection.send(data)
+        return len(data)
+
+
+class Connections:
+    """Serves at most `MAX_CONNECTIONS` clients at a time, each in a thread; it replaces cheroot's pool of threads.
+
+    If all connections are in use, those that have stalled longest are closed for new clients, so that clients that
+    send or receive slowly do not keep others from being served.
+    """
+
+    def __init__(self, server: HTTPServer) -> None:
+        self._server = server
+        self._changed = threading.Condition()
+        self._open: set[Connection] = set()
+
+    def start(self) -> None:
+        """Do nothing: a thread starts with its connection."""
+
+    def put(self, connection: Connection) -> None:
+        """Serve a connection as soon as there is room."""
+        with self._changed:
+            while len(self._open) >= MAX_CONNECTIONS and self._server.ready:
+                longest = min(self._open, key=lambda one: one.stalled_since)
+                if time.monotonic() - longest.stalled_since >= STALL_SECONDS:
+                    longest.interrupt()
+                self._changed.wait(STALL_SECONDS / 10)
+            self._open.add(connection)
+        try:
+            threading.Thread(target=self._serve, args=[connection], name="http-request", daemon=True).start()
+        except RuntimeError:  # there are too many threads
+            self._close(connection)
+            raise
+
+    def stop(self, timeout: float) -> None:
+        """Complete the responses in progress, as far as they are sent within `timeout` seconds; close all others."""
+        with self._changed:
+            for connection in self._open:
+                if not connection.has_request:
+                    connection.interrupt()
+            self._changed.wait_for(lambda: not self._open, timeout)
+            for connection in self._open:
+                connection.interrupt()
+
+    def _serve(self, connection: Connection) -> None:
+        try:
+            connection.communicate()
+        finally:
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        try:
+            with contextlib.suppress(OSError):
+                connection.close()
+        finally:
+            with self._changed:
+                self._open.discard(connection)
+                self._changed.notify_all()
