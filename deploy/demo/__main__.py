@@ -16,10 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from demo import prometheus
 from demo.findings import command, print_answers, print_findings, print_lag, print_metrics, totals
-from demo.ingest import Ingest
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, fetch
 from demo.screen import Screen
 from demo.workload import Workload, WorkloadError
 from grouptrail.errors import GrouptrailError
@@ -28,6 +25,9 @@ from grouptrail.report.timeline import timeline_page
 from grouptrail.runtime.doctor import FAIL_FREE_BYTES
 from grouptrail.spark.java import JavaError
 from grouptrail.spark.session import connector_jars
+from servers import prometheus
+from servers.kafka import VERSIONS, Broker, ensure_offsets_topic, fetch
+from servers.pipeline import Ingest
 
 ALERTS = Path(__file__).resolve().parents[2] / "dashboards" / "alerts"
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.history.rows import TABLES
+from servers.kafka import VERSIONS, Broker, ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled

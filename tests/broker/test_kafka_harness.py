@@ -18,7 +18,7 @@ from kafka import (  # type: ignore[import-untyped]
 )
 from kafka.errors import KafkaError, TopicAuthorizationFailedError  # type: ignore[import-untyped]
 
-from demo.kafka import (
+from servers.kafka import (
     OFFSETS_FORMATTER,
     OFFSETS_TOPIC,
     PASSWORDS,
@@ -133,7 +133,7 @@ def test_load_raw_unreadable_records_are_stored_unchanged_and_stop_the_formatter
 START_AND_WAIT = """\
 import sys
 from pathlib import Path
-from demo.kafka import Broker
+from servers.kafka import Broker
 print(Broker(Path(sys.argv[1])).start().pid, flush=True)
 sys.stdin.read()
 """

@@ -14,12 +14,12 @@ from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 from pyspark.sql import SparkSession
 
-from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from servers.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer

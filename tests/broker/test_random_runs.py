@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from demo.kafka import Broker, ensure_offsets_topic
+from servers.kafka import Broker, ensure_offsets_topic
 from support.history_facts import check_facts
 from support.observed_groups import NotStableError
 from support.random_calibration import differences, follow

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
+from servers.kafka import VERSIONS, Broker, ensure_offsets_topic
 from support.history_facts import check_facts
 from support.model_calibration import seed_of
 from support.observed_groups import PATIENCE_SECONDS

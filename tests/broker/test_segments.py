@@ -13,13 +13,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from demo.kafka import Broker
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources import ingest
 from grouptrail.decode.sources.segments import SegmentsError, partition_folders
+from servers.kafka import Broker
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from demo.kafka import OFFSETS_FORMATTER, Broker, read_records
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.storage import tables
+from servers.kafka import OFFSETS_FORMATTER, Broker, read_records
 
 Coordinates = tuple[int, int]
 Bytes = tuple[bytes | None, bytes | None]

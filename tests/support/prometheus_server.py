@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from demo import prometheus
-from demo.prometheus import PrometheusError, free_port
+from servers import prometheus
+from servers.prometheus import PrometheusError, free_port
 
 __all__ = ["Prometheus", "free_port", "running", "tool"]
 

@@ -15,12 +15,12 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection, Uuid
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from demo.kafka import Broker, read_records
 from grouptrail.decode.rows import decode_row
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record
 from grouptrail.history.rows import TABLES
 from grouptrail.history.state import FoldState
+from servers.kafka import Broker, read_records
 from support.coordinator_model import schedule as actions
 from support.coordinator_model.schedule import Action, Join, Schedule
 from support.history_tables import History

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from demo.invented import Client, InventedGroup, lag_rows, lay_rows
+from bench.simulated_groups import Client, InventedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
 from support.small_tables import at
 

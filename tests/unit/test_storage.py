@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from demo.object_store import BUCKET, object_store
 from grouptrail import contracts
 from grouptrail.config import Config, ConfigError, load_config
 from grouptrail.exporter.snapshot import SnapshotReader
@@ -21,6 +20,7 @@ from grouptrail.storage import tables
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import open_table, store_fault
 from grouptrail.storage.schema import table_schema
+from servers.object_store import BUCKET, object_store
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.openmetrics.exposition import generate_latest
 
-from demo.measure import seconds
+from bench.measure import seconds
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.page import ClusterPage, Page
@@ -190,7 +190,7 @@ def measure() -> dict[str, Any]:
 
 
 def _apart(way: str, series: int, warehouse: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "demo.bench_exporter", way, str(series), warehouse]
+    command = [sys.executable, "-m", "bench.exporter", way, str(series), warehouse]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
     found: dict[str, Any] = json.loads(subprocess.check_output(command, env=environ))
     return found

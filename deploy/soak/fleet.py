@@ -26,9 +26,9 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from demo import processes
-from demo.ingest import GROUPTRAIL
-from demo.kafka import Broker, ensure_offsets_topic
+from servers import processes
+from servers.kafka import Broker, ensure_offsets_topic
+from servers.pipeline import GROUPTRAIL
 
 PARTITIONS = 2
 ALERTED = ("STOP", "STALL", "REWIND")

@@ -18,12 +18,12 @@ from deltalake import DeltaTable
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
-from demo.bench_lag import running_pipeline
-from demo.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
-from demo.probe import Probe
+from bench.lag import running_pipeline
+from bench.probe import Probe
 from grouptrail.config import Config, load_config
 from grouptrail.storage.files import TableLocation, write
 from grouptrail.storage.table_log import log_file
+from servers.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
 
 FEW = 100_000
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from demo import debian
 from grouptrail.errors import GrouptrailError
+from servers import debian
 
 _START_SECONDS = 60
 

@@ -1,4 +1,4 @@
-"""`python -m demo.layouts [KAFKA]`: compare the record layouts in `schemas/wire/` with those of a Kafka release.
+"""`python -m layouts [KAFKA]`: compare the record layouts in `schemas/wire/` with those of a Kafka release.
 
 Kafka's jars contain the definitions of its messages as JSON. Prints added (+) and removed (-) fields by record type
 and version. Exit status: 0 no differences, 1 differences, 2 the jars could not be downloaded.

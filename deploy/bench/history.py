@@ -15,8 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from demo.ingest import query
-from demo.measure import PeakMemory, seconds
+from bench.measure import PeakMemory, seconds
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.history import batch, job
@@ -24,6 +23,7 @@ from grouptrail.history.rebuild import rebuild
 from grouptrail.spark.jars import silent
 from grouptrail.storage import tables
 from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS
+from servers.pipeline import query
 
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12

@@ -1,7 +1,7 @@
 """An S3 server on loopback that can throttle its clients: moto, in a process of its own.
 
 It must be another process than its clients', for delta-rs keeps Python's lock while it reads. `python -m
-demo.object_store PORT` runs it.
+servers.object_store PORT` runs it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import boto3
 from botocore.exceptions import EndpointConnectionError
 
-from demo import processes
-from demo.kafka import free_ports
+from servers import processes
+from servers.kafka import free_ports
 
 BUCKET = "lake"
 _DEADLINE_SECONDS = 60
@@ -86,7 +86,7 @@ def object_store(folder: Path) -> Iterator[dict[str, str]]:
         "aws_access_key_id": "reader",
         "aws_secret_access_key": "hunter2",
     }
-    command = [sys.executable, "-m", "demo.object_store", str(port)]
+    command = [sys.executable, "-m", "servers.object_store", str(port)]
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     with (folder / "objects.log").open("wb") as log:
         server = processes.launch(command, stdout=log, stderr=subprocess.STDOUT, environ=environ)

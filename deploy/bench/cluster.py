@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from demo.cluster import SparkCluster
-from demo.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
+from servers.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
+from servers.spark_cluster import SparkCluster
 
 ROUNDS = 2
 BATCH = 500_000

@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from demo.invented import Client, InventedGroup, lag_rows, lay_rows
-from demo.measure import seconds
+from bench.measure import seconds
+from bench.simulated_groups import Client, InventedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
 from grouptrail.report.page import write
 from grouptrail.report.timeline import timeline_page

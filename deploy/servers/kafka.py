@@ -38,12 +38,12 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
-from demo import processes
-from demo.stall import Proxy
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark import class_data
 from grouptrail.spark.jars import Report, fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
+from servers import processes
+from servers.proxy import Proxy
 
 VERSIONS = ("4.3.0", "4.1.1", "3.9.1")
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -80,7 +80,7 @@ def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
 
 
 def class_data_archive(java: Java, jars: Path) -> Path:
-    """Return the path of the class-data archive of Kafka's JVMs, which `demo.prepare` makes."""
+    """Return the path of the class-data archive of Kafka's JVMs, which `make prepare` makes."""
     return class_data.archive(f"kafka-{jars.name}", java, jars.iterdir())
 
 

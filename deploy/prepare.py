@@ -1,4 +1,4 @@
-"""`python -m demo.prepare [KAFKA ...]`: download and create what many JVMs share, before the first of them starts.
+"""`python -m prepare [KAFKA ...]`: download and create what many JVMs share, before the first of them starts.
 
 Downloads the jars of Spark's connectors, of each Kafka release named (by default the newest) and of the message
 definitions that the layouts are compared with. Records an archive of class data for Spark and for the newest Kafka.
@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from demo import layouts
-from demo.kafka import VERSIONS, Broker, class_data_archive, ensure_offsets_topic, fetch, load_raw
+import layouts
 from grouptrail.config import load_config
 from grouptrail.errors import GrouptrailError
 from grouptrail.runtime import pipeline
 from grouptrail.spark import class_data, session
 from grouptrail.spark.jars import silent
 from grouptrail.spark.java import find_java
+from servers.kafka import VERSIONS, Broker, class_data_archive, ensure_offsets_topic, fetch, load_raw
 
 # Only the set of loaded classes matters here, not their speed.
 _QUICK = "-XX:TieredStopAtLevel=1"

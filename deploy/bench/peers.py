@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from demo.bench_lag import Load, steady
-from demo.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
-from demo.measure import cpu_seconds, resident
-from demo.probe import COMMITTED, PROBE, Monitor, Probe, probing, running
-from demo.prometheus import free_port
+from bench.lag import Load, steady
+from bench.measure import cpu_seconds, resident
+from bench.probe import COMMITTED, PROBE, Monitor, Probe, probing, running
+from servers.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
+from servers.prometheus import free_port
 
 RESTARTS = 2
 MOST_RATIO = 1.3

@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from demo.cluster import SparkCluster
-from demo.measure import seconds
+from bench.measure import seconds
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.lag.shard import Shard
@@ -30,6 +29,7 @@ from grouptrail.lag.state import LagState
 from grouptrail.storage.appending import create_without_spark
 from grouptrail.storage.files import TableLocation, with_all_columns, write
 from grouptrail.storage.schema import table_schema
+from servers.spark_cluster import SparkCluster
 
 SAMPLES = 8
 _SHARDS = 2

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from demo.measure import seconds
+from bench.measure import seconds
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.query.sql import DeltaRs, run_query, run_sql

@@ -13,8 +13,8 @@ from typing import Self
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from demo.kafka import VERSIONS, Broker, BrokerError, new_cluster_id
 from grouptrail.spark.jars import Report, silent
+from servers.kafka import VERSIONS, Broker, BrokerError, new_cluster_id
 
 _REPLICATED = {
     "offsets.topic.replication.factor": "3",

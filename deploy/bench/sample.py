@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from demo.bench_shards import PARTITIONS, commits_of, places, sample
-from demo.measure import seconds
+from bench.measure import seconds
+from bench.shards import PARTITIONS, commits_of, places, sample
 from grouptrail.lag.calculator import LagCalculator, Rules
 from grouptrail.lag.group_status import NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.index import micros

@@ -25,20 +25,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from demo.bench_cluster import measure_executors
-from demo.bench_exporter import measure as measure_exporter
-from demo.bench_history import measure as measure_history
-from demo.bench_lag import measure as measure_lag
-from demo.bench_pages import measure as measure_pages
-from demo.bench_peers import measure_peers, measure_release
-from demo.bench_quality import measure_check, measure_keep
-from demo.bench_sample import measure_sample
-from demo.bench_shards import measure_shards
-from demo.bench_start import measure_start
-from demo.bench_timeline import measure as measure_timeline
-from demo.bench_views import measure as measure_views
-from demo.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
-from demo.measure import PeakMemory, seconds
+from bench.cluster import measure_executors
+from bench.exporter import measure as measure_exporter
+from bench.history import measure as measure_history
+from bench.lag import measure as measure_lag
+from bench.measure import PeakMemory, seconds
+from bench.pages import measure as measure_pages
+from bench.peers import measure_peers, measure_release
+from bench.quality import measure_check, measure_keep
+from bench.sample import measure_sample
+from bench.shards import measure_shards
+from bench.start import measure_start
+from bench.timeline import measure as measure_timeline
+from bench.views import measure as measure_views
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
 from grouptrail.decode.schema import COMMITS, row_ddl
@@ -48,6 +47,7 @@ from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session
 from grouptrail.spark.streams import read_offsets_topic, start_query
+from servers.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
 
 PARTITIONS = 50
 GROUPS, TOPICS_A_GROUP, PARTITIONS_A_TOPIC, TOPICS = 400, 2, 12, 40

@@ -25,14 +25,14 @@ from deltalake import DeltaTable
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
-from demo.kafka import Broker, ensure_offsets_topic, load_raw
-from demo.kafka_cluster import KafkaCluster
-from demo.measure import cpu_seconds, resident
-from demo.probe import PROBE, Monitor, Probe, probing, running
-from demo.prometheus import free_port
+from bench.measure import cpu_seconds, resident
+from bench.probe import PROBE, Monitor, Probe, probing, running
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import coordinator_partition
+from servers.kafka import Broker, ensure_offsets_topic, load_raw
+from servers.kafka_cluster import KafkaCluster
+from servers.prometheus import free_port
 
 OFFSETS_PARTITIONS = 50
 PARTITIONS_A_TOPIC = 500

@@ -29,22 +29,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from demo import processes
-from demo.ingest import GROUPTRAIL, Ingest, IngestError, query
-from demo.kafka import (
-    GROUP_METADATA_FORMATTER,
-    OFFSETS_FORMATTER,
-    Broker,
-    TransactionEnd,
-    ensure_offsets_topic,
-    hanging_transaction,
-    load_raw,
-    read_records,
-)
-from demo.measure import resident
-from demo.object_store import BUCKET, object_store, throttle
-from demo.small_disk import SmallDisk, in_mount_namespace
-from demo.stall import GARBAGE, Proxy
+from bench.measure import resident
 from grouptrail import contracts
 from grouptrail.config import Config, without_settings
 from grouptrail.decode.rows import encode_row
@@ -55,6 +40,21 @@ from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from servers import processes
+from servers.kafka import (
+    GROUP_METADATA_FORMATTER,
+    OFFSETS_FORMATTER,
+    Broker,
+    TransactionEnd,
+    ensure_offsets_topic,
+    hanging_transaction,
+    load_raw,
+    read_records,
+)
+from servers.object_store import BUCKET, object_store, throttle
+from servers.pipeline import GROUPTRAIL, Ingest, IngestError, query
+from servers.proxy import GARBAGE, Proxy
+from servers.small_disk import SmallDisk, in_mount_namespace
 
 # One fault in this many seconds: thirty in the 1,200 seconds of a run. Faults from which the pipeline recovers later
 # delay the next ones, so that such a run takes longer and has the same faults.
@@ -577,11 +577,11 @@ class Parts:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m demo.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=1200)
     parser.add_argument("--seed", type=int, default=8)
     arguments = parser.parse_args()
-    has_disk = in_mount_namespace([sys.executable, "-m", "demo.soak", *sys.argv[1:]])
+    has_disk = in_mount_namespace([sys.executable, "-m", "soak", *sys.argv[1:]])
     count = max(2, round(arguments.seconds / _EVERY_SECONDS))
     on_store = max(1, count // _STORE_SHARE)
     print(f"soaking for {arguments.seconds:.0f} s, {count} faults, seed {arguments.seed}", flush=True)

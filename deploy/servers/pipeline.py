@@ -10,24 +10,25 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from demo import processes
-from demo.probe import answer_of
-from demo.prometheus import free_port
 from grouptrail.config import Config, load_config, without_settings
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import run_sql
+from servers import processes
+from servers.prometheus import free_port
 
 GROUPTRAIL = Path(sys.executable).with_name("grouptrail")
 
 _STOP_DEADLINE_SECONDS = 60.0
 _LOOK_EVERY_SECONDS = 0.5
+_ANSWER_SECONDS = 30
 
 _HISTORY_BATCH = re.compile(r"history batch \d+, up to batch (\d+) of decode")
 
@@ -180,3 +181,12 @@ def query(config: Config, text: str) -> list[dict[str, Any]]:
     out = StringIO()
     run_sql(config, text, format="json", out=out)
     return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def answer_of(url: str) -> str:
+    """Return what is served at a URL; empty while there is no answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from demo.bench_exporter import lag_rows
-from demo.invented import Client, InventedGroup
-from demo.measure import seconds
+from bench.exporter import lag_rows
+from bench.measure import seconds
+from bench.simulated_groups import Client, InventedGroup
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import time
-import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,13 +17,13 @@ from typing import Any
 
 from kafka import KafkaAdminClient, OffsetAndMetadata, TopicPartition
 
-from demo.measure import PeakMemory, cpu_seconds
+from bench.measure import PeakMemory, cpu_seconds
 from grouptrail.config import without_settings
+from servers.pipeline import answer_of
 
 PROBE = "probe"
 COMMITTED = re.compile(r'^kafka_consumer_group_committed_offset\{[^}]*group="probe"[^}]*\} (\d+)', re.MULTILINE)
 
-_ANSWER_SECONDS = 30
 _LOOK_EVERY_SECONDS = 0.1
 _STOP_DEADLINE_SECONDS = 120.0
 _SHOWN_OF_LOG = 2_000
@@ -97,15 +96,6 @@ class Monitor:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(_STOP_DEADLINE_SECONDS)
         return time.monotonic() - began
-
-
-def answer_of(url: str) -> str:
-    """Return what is served at a URL; empty while there is no answer."""
-    try:
-        with urllib.request.urlopen(url, timeout=_ANSWER_SECONDS) as answer:
-            return str(answer.read().decode())
-    except OSError:
-        return ""
 
 
 @contextmanager

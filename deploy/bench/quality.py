@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from demo.measure import PeakMemory, seconds
+from bench.measure import PeakMemory, seconds
 from grouptrail.config import Config
 from grouptrail.maintenance import maintain
 from grouptrail.quality import check, snapshot
