@@ -17,7 +17,7 @@ become stable, the model draws from a new seed: a recording agrees if there are 
 two stable states, that lead the model along its path from the first generation to the last.
 The records of both end with the last stable state. After a change to the model
 
-    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.random_calibration
+    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m proof.random_calibration
 
 searches for the seeds again and writes them to `tests/data/random-runs-seeds.json`.
 """
@@ -36,12 +36,12 @@ from random import Random
 from typing import Any
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record
-from support import coordinator_model
-from support.coordinator_model import schedule as actions
-from support.coordinator_model.schedule import Action, Schedule
-from support.model_calibration import Shape, shapes
-from support.random_runs import waits_until_stable
-from support.recorded_runs import Run
+from proof import coordinator_model
+from proof.coordinator_model import schedule as actions
+from proof.coordinator_model.schedule import Action, Schedule
+from proof.model_calibration import Shape, shapes
+from proof.random_runs import waits_until_stable
+from proof.recorded_runs import Run
 
 SEEDS_FILE = Path(__file__).parents[1] / "data" / "random-runs-seeds.json"
 SEEDS = range(200)
@@ -345,7 +345,7 @@ def _plain(name: str, group_id: str) -> str:
 
 def main() -> None:
     """Search for the seeds of each recording; print how many runs the model follows and where the others differ."""
-    from support.recordings import load_recordings
+    from proof.recordings import load_recordings
 
     [recording] = load_recordings("random")
     recorded = [(run, run.records(recording.records)) for run in recording.runs]

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
-from support.coordinator_model.assignors import sticky
-from support.coordinator_model.clients import BaseClient
-from support.coordinator_model.cluster import HEARTBEAT_MS, NOTHING, Body, Cluster, Departure, Partition, TrueMember
-from support.coordinator_model.schedule import Join
+from proof.coordinator_model.assignors import sticky
+from proof.coordinator_model.clients import BaseClient
+from proof.coordinator_model.cluster import HEARTBEAT_MS, NOTHING, Body, Cluster, Departure, Partition, TrueMember
+from proof.coordinator_model.schedule import Join
 
 if TYPE_CHECKING:
-    from support.coordinator_model.classic import ClassicGroup
-    from support.coordinator_model.clients import ClassicClient
+    from proof.coordinator_model.classic import ClassicGroup
+    from proof.coordinator_model.clients import ClassicClient
 
 ASSIGNMENT_INTERVAL_MS = 1_000
 STABLE, UNREVOKED, UNRELEASED = 0, 1, 2
@@ -259,7 +259,7 @@ class ConsumerGroup:
 
     def to_classic(self, client: ClassicClient) -> ClassicGroup:
         """Replace the empty group by a classic one."""
-        from support.coordinator_model.classic import ClassicGroup
+        from proof.coordinator_model.classic import ClassicGroup
 
         group = ClassicGroup(self.cluster)
         client.member_id, client.generation = "", -1
@@ -496,7 +496,7 @@ class ConsumerGroup:
 
     def _downgrade(self, member_id: str) -> None:
         """Remove the last member of this protocol; the others form a classic group (GMM.convertToClassicGroup)."""
-        from support.coordinator_model.classic import ClassicGroup
+        from proof.coordinator_model.classic import ClassicGroup
 
         names = self.cluster.names
         each = list(self.members)
@@ -862,7 +862,7 @@ class ConsumerGroup:
 
 def group_to_join(cluster: Cluster, client: ConsumerClient) -> tuple[ConsumerGroup, list[Written]] | str:
     """The KIP-848 group that a consumer joins or is in, and what goes for it: an empty classic one; or an error."""
-    from support.coordinator_model.classic import ClassicGroup
+    from proof.coordinator_model.classic import ClassicGroup
 
     group = cluster.group
     if isinstance(group, ConsumerGroup):

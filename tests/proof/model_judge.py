@@ -18,8 +18,8 @@ from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
 from grouptrail.history.state import FoldState, decode_state, encode_state
-from support.coordinator_model import Run
-from support.coordinator_model.cluster import Moment, TrueMember
+from proof.coordinator_model import Run
+from proof.coordinator_model.cluster import Moment, TrueMember
 
 Row = dict[str, Any]
 Verdict = Literal["right", "unknown", "wrong guess", "wrong"]

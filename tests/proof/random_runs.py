@@ -28,9 +28,10 @@ from kafka import OffsetAndMetadata, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.errors import KafkaError
 
-from support.coordinator_model import schedule as actions
-from support.coordinator_model.schedule import Action, Join, Schedule
-from support.coordinator_model.strategies import random_schedule
+from proof.coordinator_model import schedule as actions
+from proof.coordinator_model.schedule import Action, Join, Schedule
+from proof.coordinator_model.strategies import random_schedule
+from proof.recorded_runs import Environment, MixedClientGroup, Run, ScheduleRunner, Step
 from support.observed_groups import (
     PATIENCE_SECONDS,
     GroupDescription,
@@ -42,7 +43,6 @@ from support.observed_groups import (
     await_stable,
     now_ms,
 )
-from support.recorded_runs import Environment, MixedClientGroup, Run, ScheduleRunner, Step
 
 STABLE_WAIT_MS = 8_000
 SESSION_MS = 10_000

@@ -10,12 +10,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal
 
 from grouptrail.history.operations import Record
-from support.coordinator_model.schedule import Schedule, Version
+from proof.coordinator_model.schedule import Schedule, Version
 
 if TYPE_CHECKING:
-    from support.coordinator_model.classic import ClassicGroup
-    from support.coordinator_model.clients import Client
-    from support.coordinator_model.consumer import ConsumerGroup
+    from proof.coordinator_model.classic import ClassicGroup
+    from proof.coordinator_model.clients import Client
+    from proof.coordinator_model.consumer import ConsumerGroup
 
 Partition = tuple[str, int]
 Departure = Literal["left", "removed", "session", "rebalance timeout", "sync timeout", "replaced", "group removed"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from support.coordinator_model.schedule import (
+from proof.coordinator_model.schedule import (
     Action,
     AddPartitions,
     Commit,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from support.coordinator_model.assignors import AssignorError, assign
-from support.coordinator_model.clients import COOPERATIVE, ClassicClient, View, metadata_reasons
-from support.coordinator_model.cluster import (
+from proof.coordinator_model.assignors import AssignorError, assign
+from proof.coordinator_model.clients import COOPERATIVE, ClassicClient, View, metadata_reasons
+from proof.coordinator_model.cluster import (
     HEARTBEAT_MS,
     NOTHING,
     Body,
@@ -20,7 +20,7 @@ from support.coordinator_model.cluster import (
 )
 
 if TYPE_CHECKING:
-    from support.coordinator_model.consumer import ConsumerGroup
+    from proof.coordinator_model.consumer import ConsumerGroup
 
 INITIAL_DELAY_MS = 3_000
 NEW_MEMBER_TIMEOUT_MS = 300_000

@@ -4,7 +4,7 @@ The model draws from its seed what a schedule does not determine, such as the or
 with the model if some seed leads to the same path: the same generations or epochs, each with as many members and, of
 classic groups, shares as large. After a change to the model
 
-    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m support.model_calibration
+    PYTHONPATH=jobs:deploy:tests .venv/bin/python -m proof.model_calibration
 
 searches for the seeds again and writes them to `tests/data/recorded-runs-seeds.json`.
 """
@@ -19,10 +19,10 @@ from pathlib import Path
 from random import Random
 
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record, operations
-from support import coordinator_model
-from support.coordinator_model import schedule as actions
-from support.coordinator_model.schedule import Action, Join, Schedule, Version
-from support.recorded_schedules import SESSION_MS, RecordedSchedule
+from proof import coordinator_model
+from proof.coordinator_model import schedule as actions
+from proof.coordinator_model.schedule import Action, Join, Schedule, Version
+from proof.recorded_schedules import SESSION_MS, RecordedSchedule
 
 VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
 SEEDS = range(1_000)
@@ -147,8 +147,8 @@ def _classic(record: Record) -> tuple[int, int, tuple[int, ...]]:
 
 def main() -> None:
     """Look for the seed of each kept recording, and say how many have one."""
-    from support.recorded_schedules import ALL
-    from support.recordings import load_recordings
+    from proof.recorded_schedules import ALL
+    from proof.recordings import load_recordings
 
     found = {
         one.version: {

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from grouptrail.history.operations import Record
-from support.coordinator_model.schedule import Schedule, action_from_values
+from proof.coordinator_model.schedule import Schedule, action_from_values
+from proof.recorded_runs import Run, Step
 from support.observed_groups import (
     DescribedMember,
     GroupDescription,
@@ -25,7 +26,6 @@ from support.observed_groups import (
     Partition,
     StableState,
 )
-from support.recorded_runs import Run, Step
 
 FOLDER = Path(__file__).parents[1] / "data"
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from support.coordinator_model import schedule as actions
+from proof.coordinator_model import schedule as actions
+from proof.recorded_runs import Run, Step, folded
+from proof.recordings import Recording
 from support.history_tables import History, Row, partitions_of
 from support.observed_groups import Member, Partition, StableState, held_intervals
-from support.recorded_runs import Run, Step, folded
-from support.recordings import Recording
 
 Verdict = Literal["right", "admitted", "wrong"]
 

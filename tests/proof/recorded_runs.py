@@ -20,9 +20,10 @@ from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Record
 from grouptrail.history.rows import TABLES
 from grouptrail.history.state import FoldState
+from proof.coordinator_model import schedule as actions
+from proof.coordinator_model.schedule import Action, Join, Schedule
+from proof.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
 from servers.kafka import Broker, read_records
-from support.coordinator_model import schedule as actions
-from support.coordinator_model.schedule import Action, Join, Schedule
 from support.history_tables import History
 from support.kafka_clients import await_that, commit_all
 from support.observed_groups import (
@@ -37,7 +38,6 @@ from support.observed_groups import (
     await_stable,
     now_ms,
 )
-from support.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from grouptrail.history.operations import Record
-from support.coordinator_model.classic import ClassicGroup
-from support.coordinator_model.clients import ClassicClient, Client
-from support.coordinator_model.cluster import Cluster, Moment
-from support.coordinator_model.consumer import ConsumerClient
-from support.coordinator_model.schedule import (
+from proof.coordinator_model.classic import ClassicGroup
+from proof.coordinator_model.clients import ClassicClient, Client
+from proof.coordinator_model.cluster import Cluster, Moment
+from proof.coordinator_model.consumer import ConsumerClient
+from proof.coordinator_model.schedule import (
     Action,
     AddPartitions,
     Commit,

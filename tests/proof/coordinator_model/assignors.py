@@ -7,7 +7,7 @@ from functools import cmp_to_key
 from random import Random
 from typing import Protocol
 
-from support.coordinator_model.schedule import Library
+from proof.coordinator_model.schedule import Library
 
 Partition = tuple[str, int]
 

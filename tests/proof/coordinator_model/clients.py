@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from support.coordinator_model.cluster import HEARTBEAT_MS, NOTHING, Cluster, Partition
-from support.coordinator_model.schedule import Join
+from proof.coordinator_model.cluster import HEARTBEAT_MS, NOTHING, Cluster, Partition
+from proof.coordinator_model.schedule import Join
 
 if TYPE_CHECKING:
-    from support.coordinator_model.classic import ClassicGroup
-    from support.coordinator_model.consumer import ConsumerGroup
+    from proof.coordinator_model.classic import ClassicGroup
+    from proof.coordinator_model.consumer import ConsumerGroup
 
 COOPERATIVE = "cooperative-sticky"
 
@@ -170,7 +170,7 @@ class ClassicClient(BaseClient):
         if self._has_no_topics:
             self._await_topics()
             return
-        from support.coordinator_model.classic import group_to_join
+        from proof.coordinator_model.classic import group_to_join
 
         group = group_to_join(self.cluster, self)
         if not group.accepts(self):

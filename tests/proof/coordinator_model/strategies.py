@@ -7,7 +7,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from support.coordinator_model.schedule import (
+from proof.coordinator_model.schedule import (
     Action,
     AddPartitions,
     Commit,
