@@ -10,11 +10,11 @@ import itertools
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from bench.commits import commits
 from servers.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
 from servers.spark_cluster import SparkCluster
 
@@ -24,10 +24,8 @@ BATCH = 500_000
 _RUN_DEADLINE_SECONDS = 600.0
 _LANDED = re.compile(r"^batch \d+: ([\d,]+) records in ([\d.]+) s", re.MULTILINE)
 
-Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
 
-
-def measure_executors(folder: Path, commits: Commits, *, records: int) -> dict[str, Any]:
+def measure_executors(folder: Path, *, records: int) -> dict[str, Any]:
     """Measure records per second with one executor and with two, without each run's first batch, in which Java
     compiles."""
     found: dict[int, list[float]] = {1: [], 2: []}

@@ -5,7 +5,6 @@ A probe commits before each start, which ends when the exporter serves the probe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +17,7 @@ from deltalake import DeltaTable
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
+from bench.commits import commits
 from bench.lag import running_pipeline
 from bench.probe import Probe
 from grouptrail.config import Config, load_config
@@ -34,10 +34,8 @@ _DAY = timedelta(days=1)
 _GROWING = {"offset_commits": 1, "ingest_progress": 1, "log_offsets": 2, "consumer_lag": 2}
 _OFFSETS = ("record_offset", "start_offset", "end_offset")
 
-Commits = Callable[[int], Iterator[tuple[int, bytes, bytes]]]
 
-
-def measure_start(folder: Path, commits: Commits, *, records: int, history: int, batches: int) -> dict[str, Any]:
+def measure_start(folder: Path, *, records: int, history: int, batches: int) -> dict[str, Any]:
     """Measure a first start and restarts until the first correct metric, by number of records.
 
     Then restarts with so many commits of `history` in `offset_commits`, and with the small files of so many

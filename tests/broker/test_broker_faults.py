@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bench.__main__ import commits as many_commits
+from bench.commits import commits as many_commits
 from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.__main__ import commits
+from bench.commits import commits
 from demo.workload import SCENARIOS, Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
