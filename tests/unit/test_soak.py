@@ -20,7 +20,7 @@ import pytest
 
 from servers.object_store import Throttle
 from servers.proxy import GARBAGE, Proxy
-from soak.__main__ import plan, slow_clients
+from soak.faults import plan, slow_clients
 from support.deadlines import scaled
 
 FATAL = ["kill -9 of the driver", "restart of the pipeline"]
