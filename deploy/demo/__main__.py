@@ -17,8 +17,9 @@ from pathlib import Path
 from types import FrameType
 
 from demo.findings import command, print_answers, print_findings, print_lag, print_metrics, totals
+from demo.groups import WorkloadError
 from demo.screen import Screen
-from demo.workload import Workload, WorkloadError
+from demo.workload import Workload
 from grouptrail.errors import GrouptrailError
 from grouptrail.report.page import write
 from grouptrail.report.timeline import timeline_page

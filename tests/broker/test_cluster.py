@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from bench.commits import commits
-from demo.workload import SCENARIOS, Workload
+from demo.scenarios import SCENARIOS
+from demo.workload import Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
 from servers.kafka import Broker, load_raw
