@@ -21,7 +21,8 @@ from grouptrail.runtime import pipeline
 from grouptrail.spark import class_data, session
 from grouptrail.spark.jars import silent
 from grouptrail.spark.java import find_java
-from servers.kafka import VERSIONS, Broker, class_data_archive, ensure_offsets_topic, fetch, load_raw
+from servers.kafka import VERSIONS, Broker, class_data_archive, fetch
+from servers.offsets_topic import ensure_offsets_topic, load_raw
 
 # Only the set of loaded classes matters here, not their speed.
 _QUICK = "-XX:TieredStopAtLevel=1"

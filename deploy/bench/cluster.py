@@ -15,7 +15,8 @@ from statistics import median
 from typing import Any
 
 from bench.commits import commits
-from servers.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
+from servers.kafka import Broker, uncleaned_broker
+from servers.offsets_topic import ensure_offsets_topic, load_raw
 from servers.spark_cluster import SparkCluster
 
 ROUNDS = 2

@@ -27,7 +27,8 @@ from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.spark.jars import silent
 from grouptrail.spark.session import start_session
 from grouptrail.spark.streams import read_offsets_topic, start_query
-from servers.kafka import Broker, ensure_offsets_topic, load_raw, uncleaned_broker
+from servers.kafka import Broker, uncleaned_broker
+from servers.offsets_topic import ensure_offsets_topic, load_raw
 
 WARM_UPS, ROUNDS = 3, 7
 

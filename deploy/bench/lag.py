@@ -30,9 +30,10 @@ from bench.probe import PROBE, Monitor, Probe, probing, running
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import coordinator_partition
-from servers.kafka import Broker, ensure_offsets_topic, load_raw
+from servers.kafka import Broker
 from servers.kafka_cluster import KafkaCluster
-from servers.prometheus import free_port
+from servers.offsets_topic import ensure_offsets_topic, load_raw
+from servers.ports import free_port
 
 OFFSETS_PARTITIONS = 50
 PARTITIONS_A_TOPIC = 500

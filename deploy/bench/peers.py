@@ -22,8 +22,9 @@ from typing import Any
 from bench.lag import Load, steady
 from bench.measure import cpu_seconds, resident
 from bench.probe import COMMITTED, PROBE, Monitor, Probe, probing, running
-from servers.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
-from servers.prometheus import free_port
+from servers.kafka import uncleaned_broker
+from servers.offsets_topic import ensure_offsets_topic, load_raw
+from servers.ports import free_port
 
 RESTARTS = 2
 MOST_RATIO = 1.3

@@ -23,7 +23,8 @@ from bench.probe import Probe
 from grouptrail.config import Config, load_config
 from grouptrail.storage.files import TableLocation, write
 from grouptrail.storage.table_log import log_file
-from servers.kafka import ensure_offsets_topic, load_raw, uncleaned_broker
+from servers.kafka import uncleaned_broker
+from servers.offsets_topic import ensure_offsets_topic, load_raw
 
 FEW = 100_000
 

@@ -27,7 +27,8 @@ from grouptrail.runtime.doctor import FAIL_FREE_BYTES
 from grouptrail.spark.java import JavaError
 from grouptrail.spark.session import connector_jars
 from servers import prometheus
-from servers.kafka import VERSIONS, Broker, ensure_offsets_topic, fetch
+from servers.kafka import VERSIONS, Broker, fetch
+from servers.offsets_topic import ensure_offsets_topic
 from servers.pipeline import Ingest
 
 ALERTS = Path(__file__).resolve().parents[2] / "dashboards" / "alerts"

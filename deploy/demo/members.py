@@ -23,14 +23,8 @@ from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from kafka.coordinator.assignors.sticky.sticky_assignor import (
-    StickyPartitionAssignor,
-)
-from kafka.errors import (
-    CommitFailedError,
-    KafkaTimeoutError,
-    RebalanceInProgressError,
-)
+from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka.errors import CommitFailedError, KafkaTimeoutError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from demo.ledger import Offsets, Partition

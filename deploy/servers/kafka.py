@@ -1,32 +1,24 @@
 """A real Kafka without Docker: its jars through the Ivy that pyspark ships, one KRaft node on loopback ports.
 
-For demos, tests and benches only: the PLAINTEXT listener lets anyone do anything, and `load_raw` writes into
-the broker's own `__consumer_offsets`.
+For demos, tests and benches only: the PLAINTEXT listener lets anyone do anything.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
-import random
-import re
 import socket
 import subprocess
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from confluent_kafka import Consumer, Producer
-from confluent_kafka import TopicPartition as Position
-from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import (
     ACL,
     ACLOperation,
@@ -38,26 +30,21 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
-from grouptrail.errors import GrouptrailError
 from grouptrail.spark import class_data
 from grouptrail.spark.jars import Report, fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
 from servers import processes
+from servers.errors import BrokerError
+from servers.kafka_output import dumped_rows, error_line, json_values, record_type
+from servers.offsets_topic import OFFSETS_TOPIC, Isolation, Record, read_records
+from servers.ports import free_ports
 from servers.proxy import Proxy
 
 VERSIONS = ("4.3.0", "4.1.1", "3.9.1")
-OFFSETS_TOPIC = "__consumer_offsets"
 PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "stranger-secret"}
 
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
-
-Isolation = Literal["read_committed", "read_uncommitted"]
-TransactionEnd = Literal["abort", "commit", "timeout"]
-
-
-class BrokerError(GrouptrailError):
-    """The jars, the broker or one of Kafka's own tools failed."""
 
 
 # --- the jars ----------------------------------------------------------------------------------------------
@@ -259,13 +246,13 @@ class Broker:
             *("--partition", partition, "--offset", "earliest", "--isolation-level", isolation),
             *("--max-messages", str(len(records)), "--timeout-ms", "60000"),
         )
-        lines = list(_json_values(printed.stdout))
-        types = {_record_type(line["key"]) for line in lines}
+        lines = list(json_values(printed.stdout))
+        types = {record_type(line["key"]) for line in lines}
         shown = [record for record in records if record.type in types]
         whole = printed.returncode == 0 and f"Processed a total of {len(records)} messages" in printed.stderr
-        if not whole or [_record_type(line["key"]) for line in lines] != [record.type for record in shown]:
+        if not whole or [record_type(line["key"]) for line in lines] != [record.type for record in shown]:
             raise BrokerError(
-                f"{formatter} stopped in partition {partition} ({_error_line(printed.stderr)}): "
+                f"{formatter} stopped in partition {partition} ({error_line(printed.stderr)}): "
                 "use dumped(), which prints what it can"
             )
         return [
@@ -292,10 +279,8 @@ class Broker:
             *("--offsets-decoder", "--files", ",".join(map(str, segments))),
         )
         if printed.returncode != 0:
-            raise BrokerError(
-                f"DumpLogSegments failed ({_error_line(printed.stderr)}): see {self.directory / 'data'}"
-            )
-        return list(_dumped_rows(printed.stdout))
+            raise BrokerError(f"DumpLogSegments failed ({error_line(printed.stderr)}): see {self.directory / 'data'}")
+        return list(dumped_rows(printed.stdout))
 
     def _java_command(self, heap: str) -> list[str]:
         log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
@@ -324,7 +309,7 @@ class Broker:
         if formatted.returncode != 0:
             raise BrokerError(
                 f"Kafka {self.version} refuses its settings in {settings} "
-                f"({_error_line(formatted.stdout + formatted.stderr)}): correct `properties`"
+                f"({error_line(formatted.stdout + formatted.stderr)}): correct `properties`"
             )
 
     def _settings(self, data: Path) -> dict[str, str]:
@@ -423,34 +408,6 @@ def new_cluster_id() -> str:
     return text
 
 
-def _error_line(output: str) -> str:
-    """Return the line of a Java program's output that says what went wrong."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    for pattern in (r"(Exception|Error): \S", r"Exception|Error|ERROR|timed out|not found", ""):
-        for line in lines:
-            if re.search(pattern, line):
-                return line
-    return "it printed nothing"
-
-
-# Not the global generator, which may be seeded: two processes would then try the same ports.
-_PORTS = random.SystemRandom()
-
-
-def free_ports(count: int) -> list[int]:
-    """Free loopback ports below the range that outgoing connections get theirs from.
-
-    A client that retries a stopped broker could otherwise be given the broker's own port, and hold it.
-    """
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = _PORTS.randrange(15_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            ports.add(port)
-    return sorted(ports)
-
-
 def _answers(bootstrap: str) -> bool:
     """Return whether the broker is in the cluster metadata that it serves."""
     host, port = bootstrap.split(":")
@@ -462,187 +419,11 @@ def _answers(bootstrap: str) -> bool:
         return False
 
 
-# --- the records of __consumer_offsets ---------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Record:
-    """One record of `__consumer_offsets`, undecoded."""
-
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-
-    @property
-    def type(self) -> int | None:
-        """The record type, which Kafka keeps in the key's first two bytes."""
-        return int.from_bytes(self.key[:2], signed=True) if self.key and len(self.key) > 1 else None
-
-
 def uncleaned_broker(folder: Path) -> Broker:
     """Return a broker that does not compact, so that all commits stay in its topic; it says what it does."""
     return Broker(folder, properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
 
 
-def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 30) -> int:
-    """Make the broker create `__consumer_offsets`, as any request about a group does; return its partitions."""
-    deadline = time.monotonic() + deadline_seconds
-    with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
-        while time.monotonic() < deadline:
-            with contextlib.suppress(KafkaError):
-                admin.describe_groups(["nobody"])
-                admin.wait_for_topics([OFFSETS_TOPIC], timeout_ms=1000)
-                return len(admin.describe_topics([OFFSETS_TOPIC])[0]["partitions"])
-            time.sleep(_POLL_SECONDS)
-    raise BrokerError(
-        f"{bootstrap} did not create {OFFSETS_TOPIC} within {deadline_seconds:g} s: see the broker's log"
-    )
-
-
-_LOAD_QUEUE_RECORDS = 50_000
-
-
-def load_raw(
-    bootstrap: str, records: Iterable[tuple[int | None, bytes, bytes | None]], *, timestamp_ms: int | None = None
-) -> int:
-    """Writes (partition, key, value) into `__consumer_offsets` as they are; how many were written.
-
-    With `timestamp_ms` all have that time, as if the coordinator's clock was wrong: at most an hour ahead.
-    Without a partition the key's hash chooses one. The broker takes such records only from its own admin
-    client, whose name is used here, and none without a key. It does not check them, and when it starts again
-    it cannot load a partition that holds an unreadable one: for throw-away brokers.
-    """
-    # Not kafka-python's admin client, which does not see internal topics.
-    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "__admin_client", "linger.ms": 20})
-    failures: list[str] = []
-
-    def delivered(error: object, _message: object) -> None:
-        if error is not None:
-            failures.append(str(error))
-
-    count = 0
-    for partition, key, value in records:
-        while len(producer) >= _LOAD_QUEUE_RECORDS:
-            producer.poll(0.1)
-        producer.produce(
-            OFFSETS_TOPIC,
-            key=key,
-            value=value,
-            partition=-1 if partition is None else partition,
-            timestamp=timestamp_ms or 0,  # 0: now
-            on_delivery=delivered,
-        )
-        count += 1
-    left = producer.flush(60)
-    if left or failures:
-        reason = failures[0] if failures else "no answer within 60 s"
-        raise BrokerError(
-            f"{left + len(failures)} of {count} records were not taken ({reason}): see the broker's log"
-        )
-    return count
-
-
-@contextlib.contextmanager
-def hanging_transaction(
-    bootstrap: str,
-    group: str,
-    topic: str,
-    partition: int,
-    *,
-    seconds: float = 600,
-    end: TransactionEnd = "abort",
-    patience_seconds: float = 60,
-) -> Iterator[None]:
-    """Commit an offset of the group in a transaction that stays open, and end it afterwards.
-
-    At the end it is aborted or committed, or left to the broker, which aborts it `seconds` after it began.
-    """
-    settings = {"bootstrap.servers": bootstrap, "transactional.id": "hanging"}
-    producing = Producer(settings | {"transaction.timeout.ms": round(seconds * 1000)})
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    try:
-        producing.init_transactions(patience_seconds)
-        producing.begin_transaction()
-        member = consumer.consumer_group_metadata()
-        producing.send_offsets_to_transaction([Position(topic, partition, 99)], member, patience_seconds)
-        try:
-            yield
-        finally:
-            if end == "abort":
-                producing.abort_transaction(patience_seconds)
-            elif end == "commit":
-                producing.commit_transaction(patience_seconds)
-    finally:
-        consumer.close()
-
-
-def read_records(
-    bootstrap: str, *, isolation: Isolation = "read_committed", deadline_seconds: float = 60
-) -> list[Record]:
-    """Return every record of `__consumer_offsets` in order of partition and offset, without joining a group."""
-    deadline = time.monotonic() + deadline_seconds
-
-    def check_deadline() -> None:
-        if time.monotonic() > deadline:
-            raise BrokerError(f"{OFFSETS_TOPIC} was not read within {deadline_seconds:g} s: see the broker's log")
-
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level=isolation, enable_auto_commit=False, group_id=None
-    )
-    records: list[Record] = []
-    with contextlib.closing(consumer):
-        # kafka-python has none of an existing topic if a request for no topics was already on its way.
-        while not (numbers := consumer.partitions_for_topic(OFFSETS_TOPIC)):
-            check_deadline()
-            time.sleep(_POLL_SECONDS)
-        partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            check_deadline()
-            for batch in consumer.poll(timeout_ms=200).values():
-                records += (Record(r.partition, r.offset, r.timestamp, r.key, r.value) for r in batch)
-    return sorted(records, key=lambda record: (record.partition, record.offset))
-
-
 def _dump_class(version: str) -> str:
     moved = tuple(map(int, version.split(".")[:2])) >= (4, 2)
     return "org.apache.kafka.tools.DumpLogSegments" if moved else "kafka.tools.DumpLogSegments"
-
-
-def _record_type(key: dict[str, Any]) -> int:
-    """Return the field `type` of Kafka 4, which Kafka 3 calls `version`."""
-    return int(key["type"] if "type" in key else key["version"])
-
-
-def _dumped_rows(output: str) -> Iterator[dict[str, Any]]:
-    partition, is_transactional = -1, False
-    for line in output.splitlines():
-        if opened := re.search(rf"{OFFSETS_TOPIC}-(\d+)/", line):
-            partition = int(opened.group(1))
-        elif batch := re.match(r"baseOffset: .* isTransactional: (true|false) ", line):
-            is_transactional = batch.group(1) == "true"
-        elif found := re.match(r"\| offset: (\d+) .*? headerKeys: \[.*?\] key: (.*)$", line):
-            of_batch = {"partition": partition, "offset": int(found.group(1)), "is_transactional": is_transactional}
-            yield {**of_batch, **_dumped_record(found.group(2))}
-
-
-def _dumped_record(text: str) -> dict[str, Any]:
-    """Parse `{…} payload: {…}`, `{…} payload: <DELETE>`, or a sentence about an error."""
-    if not text.startswith("{"):
-        return {"key": None, "value": None, "error": text}
-    key, end = json.JSONDecoder().raw_decode(text)
-    payload = text[end:].removeprefix(" payload: ")
-    return {"key": key, "value": None if payload == "<DELETE>" else json.loads(payload), "error": None}
-
-
-def _json_values(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects that the formatters print without separators."""
-    decoder, at = json.JSONDecoder(), text.find("{")
-    while at >= 0:
-        value, end = decoder.raw_decode(text, at)
-        yield value
-        at = text.find("{", end)

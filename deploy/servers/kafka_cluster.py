@@ -14,7 +14,8 @@ from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from grouptrail.spark.jars import Report, silent
-from servers.kafka import VERSIONS, Broker, BrokerError, new_cluster_id
+from servers.errors import BrokerError
+from servers.kafka import VERSIONS, Broker, new_cluster_id
 
 _REPLICATED = {
     "offsets.topic.replication.factor": "3",

@@ -21,7 +21,7 @@ import boto3
 from botocore.exceptions import EndpointConnectionError
 
 from servers import processes
-from servers.kafka import free_ports
+from servers.ports import free_ports
 
 BUCKET = "lake"
 _DEADLINE_SECONDS = 60

@@ -22,7 +22,7 @@ from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
 from grouptrail.query.sql import run_sql
 from servers import processes
-from servers.prometheus import free_port
+from servers.ports import free_port
 
 GROUPTRAIL = Path(sys.executable).with_name("grouptrail")
 

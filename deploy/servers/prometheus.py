@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
@@ -17,6 +16,7 @@ import yaml
 
 from grouptrail.errors import GrouptrailError
 from servers import debian
+from servers.ports import free_port
 
 _START_SECONDS = 60
 
@@ -71,14 +71,6 @@ def running(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(30)
-
-
-def free_port() -> int:
-    """Return a loopback port on which nothing listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 def _wait_until_ready(address: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -24,7 +24,7 @@ from grouptrail.errors import GrouptrailError
 from grouptrail.spark.java import find_java, java_environment
 from grouptrail.spark.session import connector_jars, driver_java_options
 from servers import processes
-from servers.kafka import free_ports
+from servers.ports import free_ports
 
 SUBMIT = Path(__file__).resolve().parents[1] / "spark" / "submit.py"
 

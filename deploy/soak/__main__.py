@@ -17,8 +17,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from servers.kafka import Broker, ensure_offsets_topic
+from servers.kafka import Broker
 from servers.object_store import BUCKET, object_store
+from servers.offsets_topic import ensure_offsets_topic
 from servers.pipeline import Ingest
 from servers.small_disk import SmallDisk, in_mount_namespace
 from soak.faults import PARTITIONS, plan

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from servers import processes
-from servers.kafka import Broker, TransactionEnd, hanging_transaction, load_raw
+from servers.kafka import Broker
 from servers.object_store import throttle
+from servers.offsets_topic import TransactionEnd, hanging_transaction, load_raw
 from servers.pipeline import Ingest
 from servers.proxy import GARBAGE, Proxy
 from servers.small_disk import SmallDisk

@@ -27,7 +27,8 @@ from deltalake import DeltaTable
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from servers import processes
-from servers.kafka import Broker, ensure_offsets_topic
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic
 from servers.pipeline import GROUPTRAIL
 
 PARTITIONS = 2

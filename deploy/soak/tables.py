@@ -17,7 +17,8 @@ from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.query.errors import QueryError
-from servers.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, read_records
+from servers.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker
+from servers.offsets_topic import read_records
 from servers.pipeline import query
 
 _CATCH_UP_SECONDS = 600.0

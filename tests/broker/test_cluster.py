@@ -17,7 +17,8 @@ from demo.scenarios import SCENARIOS
 from demo.workload import Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
-from servers.kafka import Broker, load_raw
+from servers.kafka import Broker
+from servers.offsets_topic import load_raw
 from servers.spark_cluster import SparkCluster
 from spark.archive import archive_package, archive_requirements
 from support import landed

@@ -18,7 +18,8 @@ from grouptrail.decode import writer
 from grouptrail.decode.times import from_time
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
-from servers.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw
+from servers.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker
+from servers.offsets_topic import load_raw
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

@@ -20,7 +20,8 @@ from kafka import KafkaAdminClient
 from grouptrail.config import Config, load_config
 from grouptrail.history.rows import TABLES
 from proof.recording_judge import held_facts
-from servers.kafka import VERSIONS, Broker, ensure_offsets_topic
+from servers.kafka import VERSIONS, Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled

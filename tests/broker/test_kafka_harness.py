@@ -18,17 +18,9 @@ from kafka import (  # type: ignore[import-untyped]
 )
 from kafka.errors import KafkaError, TopicAuthorizationFailedError  # type: ignore[import-untyped]
 
-from servers.kafka import (
-    OFFSETS_FORMATTER,
-    OFFSETS_TOPIC,
-    PASSWORDS,
-    Broker,
-    BrokerError,
-    ensure_offsets_topic,
-    fetch,
-    load_raw,
-    read_records,
-)
+from servers.errors import BrokerError
+from servers.kafka import OFFSETS_FORMATTER, PASSWORDS, Broker, fetch
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw, read_records
 from support.kafka_clients import await_that, commit, commit_all, make_orders
 
 pytestmark = pytest.mark.broker

@@ -19,7 +19,8 @@ from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
-from servers.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
+from servers.kafka import Broker
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer

@@ -12,7 +12,8 @@ from proof.random_runs import PROPERTIES, Barrier, run_all, schedules
 from proof.recorded_runs import Environment, Run, group_records
 from proof.recording_judge import check_facts
 from proof.recordings import Recording, save
-from servers.kafka import Broker, ensure_offsets_topic
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.observed_groups import NotStableError
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]

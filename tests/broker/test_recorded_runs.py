@@ -25,7 +25,8 @@ from proof.recorded_schedules import (
 )
 from proof.recording_judge import check_facts
 from proof.recordings import Recording, save
-from servers.kafka import VERSIONS, Broker, ensure_offsets_topic
+from servers.kafka import VERSIONS, Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.observed_groups import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]

@@ -16,7 +16,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from grouptrail.config import Config
-from servers.kafka import Broker, ensure_offsets_topic
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled

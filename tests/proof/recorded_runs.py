@@ -23,7 +23,8 @@ from grouptrail.history.state import FoldState
 from proof.coordinator_model import schedule as actions
 from proof.coordinator_model.schedule import Action, Join, Schedule
 from proof.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
-from servers.kafka import Broker, read_records
+from servers.kafka import Broker
+from servers.offsets_topic import read_records
 from support.history_tables import History
 from support.kafka_clients import await_that, commit_all
 from support.observed_groups import (

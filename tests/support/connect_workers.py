@@ -20,7 +20,8 @@ from confluent_kafka.admin import AdminClient
 from grouptrail.spark.jars import fetch_jars
 from grouptrail.spark.java import find_java, java_environment
 from servers import processes
-from servers.kafka import VERSIONS, free_ports
+from servers.kafka import VERSIONS
+from servers.ports import free_ports
 from support.kafka_clients import await_that
 from support.observed_groups import DescribedMember, GroupDescription, Partitions, StableState, await_stable
 

@@ -16,7 +16,8 @@ from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.storage import tables
-from servers.kafka import OFFSETS_FORMATTER, Broker, read_records
+from servers.kafka import OFFSETS_FORMATTER, Broker
+from servers.offsets_topic import read_records
 
 Coordinates = tuple[int, int]
 Bytes = tuple[bytes | None, bytes | None]

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from servers import prometheus
-from servers.prometheus import PrometheusError, free_port
+from servers.ports import free_port
+from servers.prometheus import PrometheusError
 
 __all__ = ["Prometheus", "free_port", "running", "tool"]
 
