@@ -18,7 +18,7 @@ from deltalake import write_deltalake
 
 from bench.exporter import lag_rows
 from bench.measure import seconds
-from bench.simulated_groups import Client, InventedGroup
+from bench.simulated_groups import Client, SimulatedGroup
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
@@ -89,7 +89,7 @@ def _lay(config: Config, groups: int) -> pa.Table:
         sampled_at = pa.repeat(pa.scalar(begin - number * _APART, pa.timestamp("us", "UTC")), len(rows))
         sample = rows.set_column(rows.column_names.index("sampled_at"), "sampled_at", sampled_at)
         write_deltalake(config.table_path("consumer_lag"), sample, mode="append")
-    group = InventedGroup(rows["group_id"][-1].as_py(), {rows["topic"][-1].as_py(): 12}, cluster=config.cluster)
+    group = SimulatedGroup(rows["group_id"][-1].as_py(), {rows["topic"][-1].as_py(): 12}, cluster=config.cluster)
     clients = [Client(f"member-{number}", f"client-{number}") for number in range(40)]
     group.rebalance(begin - 40 * _APART, "group_started", joined=clients[:4])
     for number, client in enumerate(clients[4:]):

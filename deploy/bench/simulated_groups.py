@@ -1,4 +1,4 @@
-"""The history of an invented group, as rows of the history tables and of consumer_lag: no Kafka, no JVM.
+"""The history of a simulated group, as rows of the history tables and of consumer_lag: no Kafka, no JVM.
 
 For benchmarks and tests that read these tables. The rows follow the contracts in `schemas/tables` and are those that
 the jobs would write for such a group.
@@ -44,7 +44,7 @@ class Client:
 
 
 @dataclass
-class InventedGroup:
+class SimulatedGroup:
     """A classic group with a sticky or an eager assignor; `rows` are its history."""
 
     group_id: str
@@ -220,7 +220,7 @@ class InventedGroup:
 
 
 def lag_rows(
-    group: InventedGroup,
+    group: SimulatedGroup,
     *,
     begins: datetime,
     ends: datetime,
@@ -260,7 +260,7 @@ def lag_rows(
 
 
 def _sample(
-    group: InventedGroup, key: Partition, moment: datetime, lag: int, pace: int, *, is_silent: bool, is_bounded: bool
+    group: SimulatedGroup, key: Partition, moment: datetime, lag: int, pace: int, *, is_silent: bool, is_bounded: bool
 ) -> Row:
     why = "no commit advanced" if is_silent else "rising"
     status = "STALL" if is_silent and lag > 20 * pace else "WARN" if lag > 60 * pace else "OK"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import seconds
-from bench.simulated_groups import Client, InventedGroup, lag_rows, lay_rows
+from bench.simulated_groups import Client, SimulatedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
 from grouptrail.report.page import write
 from grouptrail.report.timeline import timeline_page
@@ -67,9 +67,9 @@ def _measure(folder: Path, members: int, generations: int, *, is_sticky: bool) -
     }
 
 
-def _group(members: int, generations: int, *, is_sticky: bool) -> InventedGroup:
+def _group(members: int, generations: int, *, is_sticky: bool) -> SimulatedGroup:
     """In each generation the oldest member leaves and another one joins."""
-    group = InventedGroup("crowd", {"clicks": members}, sticky=is_sticky)
+    group = SimulatedGroup("crowd", {"clicks": members}, sticky=is_sticky)
     clients = [Client(f"member-{number:04d}", f"client-{number:04d}") for number in range(members + generations)]
     group.rebalance(_STARTED, "group_started", joined=clients[:members])
     for number in range(1, generations):

@@ -55,11 +55,11 @@ refresh_seconds = 2
 {settings}"""
 
 
-class IngestError(GrouptrailError):
+class PipelineError(GrouptrailError):
     """The pipeline exited by itself, or does not catch up."""
 
 
-class Ingest:
+class Pipeline:
     """`grouptrail run` on a broker; its tables (unless `warehouse` is a URI) and settings are below `folder`.
 
     `settings` are further tables of the configuration file.
@@ -113,9 +113,9 @@ class Ingest:
         return answer_of(self.metrics_url)
 
     def check(self) -> None:
-        """Raise IngestError with the end of the pipeline's output if it has exited."""
+        """Raise PipelineError with the end of the pipeline's output if it has exited."""
         if self._process is not None and self._process.poll() is not None:
-            raise IngestError(f"the pipeline ended ({self._process.returncode}): {self._last_words()}")
+            raise PipelineError(f"the pipeline ended ({self._process.returncode}): {self._last_words()}")
 
     def stop(self) -> None:
         """End the process after its current batch; return when it has exited."""
@@ -138,7 +138,7 @@ class Ingest:
             while behind := self._behind(topic):
                 self.check()
                 if time.monotonic() > deadline:
-                    raise IngestError(f"{behind} within {deadline_seconds:.0f} s: see {self.log_file}")
+                    raise PipelineError(f"{behind} within {deadline_seconds:.0f} s: see {self.log_file}")
                 time.sleep(_LOOK_EVERY_SECONDS)
 
     def _behind(self, topic: OffsetsTopic) -> str:

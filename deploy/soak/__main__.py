@@ -20,7 +20,7 @@ from pathlib import Path
 from servers.kafka import Broker
 from servers.object_store import BUCKET, object_store
 from servers.offsets_topic import ensure_offsets_topic
-from servers.pipeline import Ingest
+from servers.pipeline import Pipeline
 from servers.small_disk import SmallDisk, in_mount_namespace
 from soak.faults import PARTITIONS, plan
 from soak.soak import EVERY_SECONDS, Soak
@@ -49,8 +49,8 @@ class Parts:
         """Try faults of all kinds; return the problems found."""
         folder = self._folder / "local"
         folder.mkdir()
-        ingest = Ingest(folder, self._broker.proxied_bootstrap, lambda _line: None, settings=_CONFIG)
-        soak = self._soak(ingest, folder)
+        pipeline = Pipeline(folder, self._broker.proxied_bootstrap, lambda _line: None, settings=_CONFIG)
+        soak = self._soak(pipeline, folder)
         fatal, others = soak.faults.local()
         with contextlib.ExitStack() as mounted:
             if has_disk:
@@ -68,13 +68,13 @@ class Parts:
             settings = _CONFIG + "\n[storage]\n" + "".join(f'{key} = "{text}"\n' for key, text in options.items())
             warehouse = f"s3a://{BUCKET}/grouptrail"
             bootstrap = self._broker.proxied_bootstrap
-            ingest = Ingest(folder, bootstrap, lambda _line: None, warehouse=warehouse, settings=settings)
-            soak = self._soak(ingest, folder)
+            pipeline = Pipeline(folder, bootstrap, lambda _line: None, warehouse=warehouse, settings=settings)
+            soak = self._soak(pipeline, folder)
             name = "throttling object store"
             return soak.run({name: lambda: soak.faults.throttle_store(options)}, [name] * count)
 
-    def _soak(self, ingest: Ingest, folder: Path) -> Soak:
-        self.soaks.append(Soak(self._broker, ingest, folder, self._started, self._random))
+    def _soak(self, pipeline: Pipeline, folder: Path) -> Soak:
+        self.soaks.append(Soak(self._broker, pipeline, folder, self._started, self._random))
         return self.soaks[-1]
 
 

@@ -19,7 +19,7 @@ from servers import processes
 from servers.kafka import Broker
 from servers.object_store import throttle
 from servers.offsets_topic import TransactionEnd, hanging_transaction, load_raw
-from servers.pipeline import Ingest
+from servers.pipeline import Pipeline
 from servers.proxy import GARBAGE, Proxy
 from servers.small_disk import SmallDisk
 from soak.tables import topic_bounds
@@ -78,20 +78,20 @@ class Faults:
     def __init__(
         self,
         broker: Broker,
-        ingest: Ingest,
+        pipeline: Pipeline,
         chance: random.Random,
         over: threading.Event,
         say: Callable[[str], None],
     ) -> None:
         self._broker = broker
-        self._ingest = ingest
+        self._pipeline = pipeline
         self._random = chance
         self._over = over
         self._say = say
 
     def local(self) -> tuple[dict[str, Fault], dict[str, Fault]]:
         """Return the faults that end the driver, and those that it should outlive."""
-        fatal = {"kill -9 of the driver": self._ingest.kill, "restart of the pipeline": self._ingest.stop}
+        fatal = {"kill -9 of the driver": self._pipeline.kill, "restart of the pipeline": self._pipeline.stop}
         others = {
             "broker that answers garbage": self._answer_garbage,
             "clock step of the coordinator": self._step_clock,
@@ -112,7 +112,7 @@ class Faults:
         """Write more commits than the driver decodes by itself, and kill a worker that they need."""
         load_raw(self._broker.bootstrap, [_commit("many", 0, round(time.time() * 1000))] * _MANY_COMMITS)
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        while not (workers := processes.python_workers(self._ingest.pid or 0)):
+        while not (workers := processes.python_workers(self._pipeline.pid or 0)):
             if time.monotonic() > deadline:
                 raise FaultError("no worker has been started")
             time.sleep(0.05)
@@ -158,12 +158,12 @@ class Faults:
         ends: list[tuple[TransactionEnd, float]] = [("abort", 600), ("commit", 600), ("timeout", 15)]
         end, seconds = self._random.choice(ends)
         with hanging_transaction(self._broker.bootstrap, group, "orders", 0, seconds=seconds, end=end):
-            hanging_to = topic_bounds(self._broker, self._ingest.config)[at].log_end_offset
+            hanging_to = topic_bounds(self._broker, self._pipeline.config)[at].log_end_offset
             self._wait(_HANG_SECONDS)
-            if topic_bounds(self._broker, self._ingest.config)[at].last_stable_offset >= hanging_to:
+            if topic_bounds(self._broker, self._pipeline.config)[at].last_stable_offset >= hanging_to:
                 raise FaultError("the transaction held nothing back")
         deadline = time.monotonic() + 2 * _EPISODE_SECONDS
-        while topic_bounds(self._broker, self._ingest.config)[at].last_stable_offset < hanging_to:
+        while topic_bounds(self._broker, self._pipeline.config)[at].last_stable_offset < hanging_to:
             if time.monotonic() > deadline:
                 raise FaultError("the transaction did not end")
             time.sleep(1)
@@ -172,17 +172,17 @@ class Faults:
     def _connect_slowly(self) -> None:
         """Hold more connections to the metrics than the driver may have open files; scrapes must be answered."""
         deadline = time.monotonic() + 2 * _EPISODE_SECONDS
-        while not self._ingest.metrics() and time.monotonic() < deadline:
+        while not self._pipeline.metrics() and time.monotonic() < deadline:
             time.sleep(1)
-        if (driver := self._ingest.pid) is not None:
+        if (driver := self._pipeline.pid) is not None:
             hard = resource.prlimit(driver, resource.RLIMIT_NOFILE)[1]
             resource.prlimit(driver, resource.RLIMIT_NOFILE, (_DESCRIPTORS, hard))
         longest = 0.0
-        with slow_clients(self._ingest.config.exporter.listen, _SLOW_CLIENTS):
+        with slow_clients(self._pipeline.config.exporter.listen, _SLOW_CLIENTS):
             until = time.monotonic() + _SLOW_SECONDS
             while time.monotonic() < until:
                 asked = time.monotonic()
-                if not self._ingest.metrics():
+                if not self._pipeline.metrics():
                     raise FaultError("a scrape beside slow clients was not answered")
                 longest = max(longest, time.monotonic() - asked)
         self._say(f"the slowest scrape beside {_SLOW_CLIENTS:,} slow clients took {longest:.1f} s")

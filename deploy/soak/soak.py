@@ -18,7 +18,7 @@ from bench.measure import resident
 from grouptrail.config import without_settings
 from servers import processes
 from servers.kafka import Broker
-from servers.pipeline import GROUPTRAIL, Ingest, IngestError
+from servers.pipeline import GROUPTRAIL, Pipeline, PipelineError
 from soak.faults import CATCH_UP_SECONDS, Fault, FaultError, Faults
 from soak.tables import compare, landed_ends, live_files, topic_bounds
 
@@ -37,14 +37,16 @@ _FEW_FILES = 100
 class Soak:
     """A workload and the pipeline on a broker behind a proxy, with injected faults and a supervisor."""
 
-    def __init__(self, broker: Broker, ingest: Ingest, folder: Path, started: float, chance: random.Random) -> None:
+    def __init__(
+        self, broker: Broker, pipeline: Pipeline, folder: Path, started: float, chance: random.Random
+    ) -> None:
         self._broker = broker
-        self._ingest = ingest
+        self._pipeline = pipeline
         self._folder = folder
         self._started = started
         self._random = chance
         self._over = threading.Event()
-        self.faults = Faults(broker, ingest, chance, self._over, self.say)
+        self.faults = Faults(broker, pipeline, chance, self._over, self.say)
         self._restarts = 0
         self.planned: list[str] = []
         self.memory: list[int] = []
@@ -55,7 +57,7 @@ class Soak:
     def run(self, faults: Mapping[str, Fault], planned: Sequence[str]) -> list[str]:
         """Inject the planned faults, one after the other, and return the problems found at the end."""
         self.planned += planned
-        self._ingest.start()
+        self._pipeline.start()
         try:
             with contextlib.ExitStack() as threads:
                 for work in (self._play, self._tend, self._sample, self._maintain):
@@ -64,12 +66,12 @@ class Soak:
                 self._harm([(name, faults[name]) for name in planned])
             return self._judge()
         finally:
-            self._ingest.kill()
+            self._pipeline.kill()
 
     def _begun(self) -> None:
         """Wait until the groups exist and the pipeline has landed some of their records."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        while not any(landed_ends(self._ingest.config).values()) and time.monotonic() < deadline:
+        while not any(landed_ends(self._pipeline.config).values()) and time.monotonic() < deadline:
             time.sleep(1)
         self.say("the pipeline has landed the first records")
 
@@ -91,12 +93,12 @@ class Soak:
             self._over.wait(self._random.uniform(*_BETWEEN_FAULTS_SECONDS))
 
     def _caught_up(self) -> bool:
-        """Return whether everything topic_bounds lands in time; at the end the pipeline is not restarted."""
+        """Return whether everything readable lands in time; at the end the pipeline is not restarted."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
-        wanted = {at: log.last_stable_offset for at, log in topic_bounds(self._broker, self._ingest.config).items()}
-        while any(landed_ends(self._ingest.config).get(at, 0) < end for at, end in wanted.items()):
+        wanted = {at: log.last_stable_offset for at, log in topic_bounds(self._broker, self._pipeline.config).items()}
+        while any(landed_ends(self._pipeline.config).get(at, 0) < end for at, end in wanted.items()):
             if self._over.is_set():
-                self._ingest.check()
+                self._pipeline.check()
             if time.monotonic() > deadline:
                 self.say(f"not caught up within {CATCH_UP_SECONDS:.0f} s")
                 return False
@@ -130,12 +132,12 @@ class Soak:
         """Restart the pipeline when it has ended, as systemd would."""
         while not self._over.wait(1):
             try:
-                self._ingest.check()
-            except IngestError as ended:
+                self._pipeline.check()
+            except PipelineError as ended:
                 self._restarts += 1
-                kept = self._ingest.log_file.rename(self._folder / f"pipeline-{self._restarts}.log")
+                kept = self._pipeline.log_file.rename(self._folder / f"pipeline-{self._restarts}.log")
                 self.say(f"{str(ended).partition(' (full log')[0]} ({kept})")
-                self._ingest.start()
+                self._pipeline.start()
 
     def _sample(self) -> None:
         """Record the memory of drivers after a warm-up, during which Java's heap grows.
@@ -144,7 +146,7 @@ class Soak:
         """
         driver, since = None, 0.0
         while not self._over.wait(_SAMPLE_EVERY_SECONDS):
-            before, driver = driver, self._ingest.pid
+            before, driver = driver, self._pipeline.pid
             if driver != before:
                 since = time.monotonic()
             elif driver and time.monotonic() - since > _WARM_UP_SECONDS and not processes.python_workers(driver):
@@ -153,12 +155,12 @@ class Soak:
     def _maintain(self) -> None:
         while not self._over.wait(_MAINTAIN_EVERY_SECONDS):
             done = self._command("maintain")
-            self.files.append(live_files(self._ingest.config))
+            self.files.append(live_files(self._pipeline.config))
             error = f": {_last_line(done)}" if done.returncode else ""
             self.say(f"maintain ended with {done.returncode}{error}; {self.files[-1]} live files")
 
     def _command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(GROUPTRAIL), *arguments, "--config", str(self._ingest.config_file)]
+        command = [str(GROUPTRAIL), *arguments, "--config", str(self._pipeline.config_file)]
         return subprocess.run(
             command,
             env=without_settings(os.environ),
@@ -175,20 +177,20 @@ class Soak:
         try:
             if not self._caught_up():
                 wrong.append("the pipeline did not catch up at the end")
-        except IngestError as ended:
+        except PipelineError as ended:
             wrong.append(str(ended))
-        self._ingest.stop()
-        readable = topic_bounds(self._broker, self._ingest.config)
+        self._pipeline.stop()
+        readable = topic_bounds(self._broker, self._pipeline.config)
         once = self._command("run", "--once")
         if once.returncode:
             wrong.append(f"run --once ended with {once.returncode}: {_last_line(once)}")
-        landed = landed_ends(self._ingest.config)
+        landed = landed_ends(self._pipeline.config)
         wrong += [
             f"run --once landed {landed.get(at, 0)} of {log.last_stable_offset} offsets of partition {at}"
             for at, log in readable.items()
             if landed.get(at, 0) < log.last_stable_offset
         ]
-        wrong += compare(self._broker, self._ingest.config, landed)
+        wrong += compare(self._broker, self._pipeline.config, landed)
         checked = self._command("check")
         if checked.returncode:
             wrong.append(f"grouptrail check: {_last_line(checked)}")
