@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak archive dashboards docs site pins digests layouts facts clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak fleet archive dashboards docs site pins digests layouts facts clean
 
 ##@ First steps
 
@@ -49,7 +49,7 @@ test-broker: $(READY) prepare ## Run the tests that start a real Kafka.
 	$(PYTEST) -m "broker and not full"
 
 prepare: $(READY) ## Download the jars of Kafka and Spark's connectors, and record class data archives for faster JVM starts.
-	@PYTHONPATH=deploy $(BIN)/python -m demo.prepare
+	@PYTHONPATH=deploy $(BIN)/python -m prepare
 
 lint: $(READY) ## Run ruff, mypy --strict and import-linter.
 	$(BIN)/ruff check
@@ -67,13 +67,13 @@ format: $(READY) ## Format the code with ruff.
 ##@ More
 
 bench: $(READY) ## Run all benchmarks, or some: ONLY=decode,cluster,start,history,lag,sample,shards,views,check,keep,exporter,timeline,pages,peers,release.
-	PYTHONPATH=deploy $(BIN)/python -m demo.bench $(if $(ONLY),--only $(ONLY))
+	PYTHONPATH=deploy $(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 soak: $(READY) ## Run all jobs with active groups and random faults: SECONDS=1200, SEED=8. Fails if a record is lost.
-	PYTHONPATH=deploy $(BIN)/python -m demo.soak $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=deploy $(BIN)/python -m soak $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 fleet: $(READY) ## Run healthy groups of every habit, and count the samples with an alert: SECONDS=3600. Fails on a false one.
-	PYTHONPATH=deploy $(BIN)/python -m demo.fleet $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS))
+	PYTHONPATH=deploy $(BIN)/python -m soak.fleet $(if $(filter file,$(origin SECONDS)),,--seconds $(SECONDS))
 
 dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 	PYTHONPATH=dashboards $(BIN)/python -m grafana dashboards/built
@@ -88,7 +88,7 @@ site: $(READY) ## Build the documentation as HTML into dist/site/; warnings and 
 	$(BIN)/sphinx-build -q -E -W --keep-going -d build/doctrees -b html docs dist/site
 
 layouts: $(READY) ## Compare the record layouts with those of a Kafka release: KAFKA=4.4.0.
-	@PYTHONPATH=deploy $(BIN)/python -m demo.layouts $(KAFKA)
+	@PYTHONPATH=deploy $(BIN)/python -m layouts $(KAFKA)
 
 facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count the correct facts of the history.
 	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py tests/broker/test_random_runs.py

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from demo import kafka, layouts
+import layouts
 from grouptrail.spark.jars import DIGESTS, digests, known_digests
 from grouptrail.spark.java import cache_folder
 from grouptrail.spark.session import connector_jars, s3_jars
+from servers import kafka
 
 FILE = Path(__file__).resolve().parents[1] / "jobs" / "grouptrail" / "spark" / DIGESTS
 CONNECT = f"connect/{kafka.VERSIONS[0]}"

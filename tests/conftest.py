@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections import defaultdict
@@ -21,7 +20,7 @@ from grouptrail.spark.session import start_session
 from support.cli_in_process import Cli, run_cli
 from support.sample_groups import billing, quiet, shared
 from support.sample_history import lay_shop
-from support.schedule import SECONDS, ByTime, longest_first, unit_of
+from support.schedule import SECONDS, ByTime, RunKind, longest_first, record_seconds, run_kind, unit_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,22 +50,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByTime:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {unit: place for place, unit in enumerate(longest_first(item.nodeid for item in items))}
+    units = longest_first((item.nodeid, run_kind(item.keywords)) for item in items)
+    order = {unit: place for place, unit in enumerate(units)}
     items.sort(key=lambda item: order[unit_of(item.nodeid)])
 
 
-_SECONDS: defaultdict[str, float] = defaultdict(float)
+_SECONDS: defaultdict[tuple[RunKind, str], float] = defaultdict(float)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _SECONDS[unit_of(report.nodeid)] += report.duration
+    _SECONDS[run_kind(report.keywords), unit_of(report.nodeid)] += report.duration
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record-seconds") and "PYTEST_XDIST_WORKER" not in os.environ:
-        known = json.loads(SECONDS.read_text("utf-8")) if SECONDS.is_file() else {}
-        known |= {unit: round(seconds, 1) for unit, seconds in _SECONDS.items()}
-        SECONDS.write_text(json.dumps({unit: known[unit] for unit in sorted(known)}, indent=1) + "\n")
+        record_seconds(_SECONDS)
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""A real Kafka and simulated consumer groups, for `make demo`, the broker tests and the benchmarks."""
+"""What `make demo` runs: groups of every kind on a real Kafka, watched by the pipeline."""

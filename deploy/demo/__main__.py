@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from demo import prometheus
 from demo.findings import command, print_answers, print_findings, print_lag, print_metrics, totals
-from demo.ingest import Ingest
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, fetch
+from demo.groups import WorkloadError
 from demo.screen import Screen
-from demo.workload import Workload, WorkloadError
+from demo.workload import Workload
 from grouptrail.errors import GrouptrailError
 from grouptrail.report.page import write
 from grouptrail.report.timeline import timeline_page
@@ -29,6 +27,10 @@ from grouptrail.runtime.doctor import FAIL_FREE_BYTES
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.java import JavaError
 from grouptrail.spark.session import connector_jars
+from servers import prometheus
+from servers.kafka import VERSIONS, Broker, fetch
+from servers.offsets_topic import ensure_offsets_topic
+from servers.pipeline import Pipeline
 
 ALERTS = Path(__file__).resolve().parents[2] / "dashboards" / "alerts"
 
@@ -46,7 +48,7 @@ class Demo:
         self.folder = folder
         self.screen = screen
         self.broker: Broker | None = None
-        self.ingest: Ingest | None = None
+        self.pipeline: Pipeline | None = None
         self.workload: Workload | None = None
         self.metrics = ""
         self.started = time.monotonic()
@@ -64,8 +66,8 @@ class Demo:
         self.broker.start()
         ensure_offsets_topic(self.broker.bootstrap)
         self.screen.step(f"Kafka answers at {self.broker.bootstrap}; starting the pipeline and the consumer groups")
-        self.ingest = Ingest(self.folder, self.broker.bootstrap, self._heard)
-        self.ingest.start()
+        self.pipeline = Pipeline(self.folder, self.broker.bootstrap, self._heard)
+        self.pipeline.start()
         self.screen.expect("nothing yet: Spark is starting and creating the tables")
         self.workload = Workload(self.broker.bootstrap, report=self.screen.event)
         self.workload.start()
@@ -74,31 +76,31 @@ class Demo:
     def watch(self, seconds: float) -> None:
         """Wait, and raise if the broker or the pipeline exits."""
         assert self.broker is not None
-        assert self.ingest is not None
+        assert self.pipeline is not None
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self.ingest.check()
+            self.pipeline.check()
             if not self.broker.running:
                 raise DemoError(f"the broker exited: see {self.broker.log_file}")
             time.sleep(0.2)
 
     def finish(self) -> float:
         """Stop the clients, let the pipeline catch up and stop everything; return the seconds since the start."""
-        assert self.ingest is not None
+        assert self.pipeline is not None
         assert self.workload is not None
         self.screen.step("time is up: stopping the clients")
         self.workload.stop()
         self.screen.step("the pipeline is catching up")
-        self.ingest.wait_until_caught_up()
+        self.pipeline.wait_until_caught_up()
         seconds = time.monotonic() - self.started
-        self.metrics = self.ingest.metrics()
+        self.metrics = self.pipeline.metrics()
         self.screen.step("all records are in the tables: stopping the pipeline and Kafka")
         self.end()
         return seconds
 
     def end(self, *, workload_seconds: float = 20) -> None:
         """Stop everything in order, without interrupting a batch or leaving a client; repeated calls do nothing."""
-        orders = [self.ingest and self.ingest.stop]
+        orders = [self.pipeline and self.pipeline.stop]
         if self.workload:
             workload = self.workload
             orders.append(lambda: workload.stop(workload_seconds))
@@ -108,8 +110,8 @@ class Demo:
 
     def end_at_once(self) -> None:
         """Kill every process; members in processes of their own exit when their pipes close."""
-        if self.ingest:
-            self.ingest.kill()
+        if self.pipeline:
+            self.pipeline.kill()
         if self.broker:
             self.broker.kill()
 
@@ -120,8 +122,8 @@ class Demo:
             return
         self.screen.landed(line)
         with contextlib.suppress(GrouptrailError):
-            assert self.ingest is not None
-            self.screen.totals(totals(self.ingest.config))
+            assert self.pipeline is not None
+            self.screen.totals(totals(self.pipeline.config))
 
 
 def _all_at_once(orders: Sequence[Callable[[], object]]) -> None:
@@ -159,18 +161,18 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
     demo.start()
     demo.screen.status("the groups are running", seconds=None if keep else seconds)
     demo.watch(seconds)
-    ingest, broker, workload = demo.ingest, demo.broker, demo.workload
-    assert ingest
+    pipeline, broker, workload = demo.pipeline, demo.broker, demo.workload
+    assert pipeline
     assert broker
     assert workload
     if keep:
         demo.screen.step(
-            f"everything keeps running: Kafka at {broker.bootstrap}, tables in {ingest.config.warehouse}"
+            f"everything keeps running: Kafka at {broker.bootstrap}, tables in {pipeline.config.warehouse}"
         )
         demo.screen.step(
-            f"query the tables from another terminal: {command(ingest.config_file, 'show', 'lag', '--watch')}"
+            f"query the tables from another terminal: {command(pipeline.config_file, 'show', 'lag', '--watch')}"
         )
-        with _prometheus(demo.folder, ingest) as status:
+        with _prometheus(demo.folder, pipeline) as status:
             demo.screen.step(status)
             demo.screen.step("Grafana dashboards to import: dashboards/built; alerts: dashboards/alerts")
             demo.screen.step("press Ctrl-C to stop")
@@ -178,14 +180,14 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
             demo.watch(float("inf"))
     took = demo.finish()
     demo.screen.close()
-    print_findings(ingest.config, took)
-    print_answers(ingest.config, ingest.config_file)
-    print_lag(ingest.config, ingest.config_file)
+    print_findings(pipeline.config, took)
+    print_answers(pipeline.config, pipeline.config_file)
+    print_lag(pipeline.config, pipeline.config_file)
     print_metrics(demo.metrics)
     page = demo.folder / "billing.html"
-    write(timeline_page(warehouse_of(ingest.config), "billing", since=None, until=None), page)
+    write(timeline_page(warehouse_of(pipeline.config), "billing", since=None, until=None), page)
     print(f"\nTimeline of billing, to open in a browser: {page}")
-    _print_next_steps(ingest)
+    _print_next_steps(pipeline)
     try:
         workload.check()
     except WorkloadError as error:
@@ -193,9 +195,9 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
 
 
 @contextlib.contextmanager
-def _prometheus(folder: Path, ingest: Ingest) -> Iterator[str]:
+def _prometheus(folder: Path, pipeline: Pipeline) -> Iterator[str]:
     """Run Prometheus with the alert rules if it is available; yield a status line."""
-    target = {"job_name": "grouptrail", "static_configs": [{"targets": [ingest.config.exporter.listen]}]}
+    target = {"job_name": "grouptrail", "static_configs": [{"targets": [pipeline.config.exporter.listen]}]}
     config = {
         "global": {"scrape_interval": "5s", "evaluation_interval": "5s"},
         "rule_files": [str(ALERTS / "*.yaml")],
@@ -205,15 +207,15 @@ def _prometheus(folder: Path, ingest: Ingest) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         try:
             address = stack.enter_context(prometheus.running(folder / "prometheus", config))
-            status = f"Prometheus: http://{address}, scraping {ingest.metrics_url}"
+            status = f"Prometheus: http://{address}, scraping {pipeline.metrics_url}"
         except GrouptrailError as error:
-            status = f"metrics: {ingest.metrics_url} ({error})"
+            status = f"metrics: {pipeline.metrics_url} ({error})"
         yield status
 
 
-def _print_next_steps(ingest: Ingest) -> None:
+def _print_next_steps(pipeline: Pipeline) -> None:
     print("Grafana dashboards to import are in dashboards/built, alerts in dashboards/alerts.")
-    print(f"\nThe tables are kept in {ingest.config.warehouse}. Try:")
+    print(f"\nThe tables are kept in {pipeline.config.warehouse}. Try:")
     for arguments in (
         ("tables",),
         ("show", "group", "billing"),
@@ -221,7 +223,7 @@ def _print_next_steps(ingest: Ingest) -> None:
         ("report",),
         ("sql", "\"SELECT * FROM rebalance_storms('10 minutes')\""),
     ):
-        print(f"  {command(ingest.config_file, *arguments)}")
+        print(f"  {command(pipeline.config_file, *arguments)}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -273,8 +275,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         demo.end_at_once()
-    if demo.ingest:
-        print(f"The tables are kept in {demo.ingest.config.warehouse}", file=sys.stderr)
+    if demo.pipeline:
+        print(f"The tables are kept in {demo.pipeline.config.warehouse}", file=sys.stderr)
     return status
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from demo.ingest import query
 from grouptrail.config import Config
 from grouptrail.query.show_lag import show_lag
 from grouptrail.query.sql import run_sql
 from grouptrail.runtime.warehouses import query_context, warehouse_of
+from servers.pipeline import query
 
 _KINDS = """\
 WITH kinds AS (

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import Broker
 from grouptrail.config import Config
+from servers.kafka import Broker
 from support.landed import config_of
 
 PARTITIONS = 4

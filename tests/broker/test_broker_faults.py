@@ -21,14 +21,15 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from demo import processes
-from demo.bench import commits as many_commits
-from demo.kafka import OFFSETS_TOPIC, Broker, hanging_transaction, load_raw, read_records
-from demo.kafka_cluster import KafkaCluster
+from bench.commits import commits as many_commits
 from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from servers import processes
+from servers.kafka import Broker
+from servers.kafka_cluster import KafkaCluster
+from servers.offsets_topic import OFFSETS_TOPIC, hanging_transaction, load_raw, read_records
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

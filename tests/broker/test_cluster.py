@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from demo.bench import commits
-from demo.cluster import SparkCluster
-from demo.kafka import Broker, load_raw
-from demo.workload import SCENARIOS, Workload
+from bench.commits import commits
+from demo.scenarios import SCENARIOS
+from demo.workload import Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
+from servers.kafka import Broker
+from servers.offsets_topic import load_raw
+from servers.spark_cluster import SparkCluster
 from spark.archive import archive_package, archive_requirements
 from support import landed
 from support.cli_process import Grouptrail

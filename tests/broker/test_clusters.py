@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
-from demo.kafka import Broker
 from grouptrail.config import Config, load_configs
+from servers.kafka import Broker
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

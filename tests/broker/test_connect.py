@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from demo.kafka import Broker, ensure_offsets_topic
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
 from support.connect_workers import DELAY_MS, Workers
 from support.history_tables import History, Row, described_members, rebalance_with

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
 from grouptrail.kafka.cluster import GROUP_PREFIX
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from servers.kafka import Broker
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import as_reader

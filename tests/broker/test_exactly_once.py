@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from demo.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker, load_raw
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
@@ -22,6 +21,8 @@ from grouptrail.decode.times import from_time
 from grouptrail.jobs import DECODE
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
+from servers.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker
+from servers.offsets_topic import load_raw
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

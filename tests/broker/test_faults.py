@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import Broker, ensure_offsets_topic, load_raw
 from grouptrail.config import Config
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic, load_raw
 from support import landed
 from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded

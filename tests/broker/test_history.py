@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 from kafka import KafkaAdminClient
 
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.history.rows import TABLES
 from grouptrail.runtime.warehouses import warehouse_of
+from proof.recording_judge import held_facts
+from servers.kafka import VERSIONS, Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
-from support.history_facts import held_facts
 from support.history_tables import History, Row, described_members, partitions_of, rebalance_with
 from support.observed_groups import COMMITTED, ClientGroup, MemberProcess, Partition, ShareClientGroup
 

@@ -18,17 +18,9 @@ from kafka import (  # type: ignore[import-untyped]
 )
 from kafka.errors import KafkaError, TopicAuthorizationFailedError  # type: ignore[import-untyped]
 
-from demo.kafka import (
-    OFFSETS_FORMATTER,
-    OFFSETS_TOPIC,
-    PASSWORDS,
-    Broker,
-    BrokerError,
-    ensure_offsets_topic,
-    fetch,
-    load_raw,
-    read_records,
-)
+from servers.errors import BrokerError
+from servers.kafka import OFFSETS_FORMATTER, PASSWORDS, Broker, fetch
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw, read_records
 from support.kafka_clients import await_that, commit, commit_all, make_orders
 
 pytestmark = pytest.mark.broker
@@ -133,7 +125,7 @@ def test_load_raw_unreadable_records_are_stored_unchanged_and_stop_the_formatter
 START_AND_WAIT = """\
 import sys
 from pathlib import Path
-from demo.kafka import Broker
+from servers.kafka import Broker
 print(Broker(Path(sys.argv[1])).start().pid, flush=True)
 sys.stdin.read()
 """

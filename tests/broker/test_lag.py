@@ -18,11 +18,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
-from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic, hanging_transaction
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.families import pipeline_families
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.lag.offsets import CLOCKS_DIFFER_SECONDS
+from servers.kafka import Broker
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, hanging_transaction
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

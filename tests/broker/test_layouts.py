@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from demo import kafka, layouts
-from demo.layouts import (
+import layouts
+from grouptrail.wire.layout import Message, Versions, messages, record_types
+from layouts import (
     definitions,
     difference,
     is_flexible,
@@ -18,7 +19,7 @@ from demo.layouts import (
     shape_of_layout,
     versions_of,
 )
-from grouptrail.wire.layout import Message, Versions, messages, record_types
+from servers import kafka
 
 pytestmark = pytest.mark.broker
 

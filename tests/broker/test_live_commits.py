@@ -14,13 +14,14 @@ from urllib.parse import urlencode
 import pytest
 from kafka import KafkaAdminClient, TopicPartition
 
-from demo.kafka import OFFSETS_FORMATTER, Broker, hanging_transaction
-from demo.probe import answer_of
 from grouptrail.config import Config
 from grouptrail.decode.live import LiveCommits
 from grouptrail.kafka import new_records
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from servers.kafka import OFFSETS_FORMATTER, Broker
+from servers.offsets_topic import hanging_transaction
+from servers.pipeline import answer_of
 from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled

@@ -17,9 +17,10 @@ from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from demo.kafka import Broker, ensure_offsets_topic, hanging_transaction
-from demo.probe import answer_of
 from grouptrail.config import Config
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic, hanging_transaction
+from servers.pipeline import answer_of
 from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled

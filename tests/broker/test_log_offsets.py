@@ -13,10 +13,11 @@ import pytest
 from confluent_kafka import IsolationLevel, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail.config import Config
 from grouptrail.kafka.log import PartitionMetadata
 from grouptrail.log_offsets.source import LeaderTask, LogOffsetsSource, sample
+from servers.kafka import PASSWORDS, Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pydantic import SecretStr
 
-from demo.kafka import Broker
-from demo.object_store import BUCKET, object_store
 from grouptrail.config import Config
+from servers.kafka import Broker
+from servers.object_store import BUCKET, object_store
 from support import landed
 from support.cli_process import Grouptrail
 from support.kafka_clients import await_that, make_orders, producer

@@ -14,13 +14,14 @@ from kafka import KafkaAdminClient, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 from pyspark.sql import SparkSession
 
-from demo.kafka import OFFSETS_TOPIC, Broker, ensure_offsets_topic
 from grouptrail.config import Config, load_config
 from grouptrail.decode.schema import TABLES
 from grouptrail.jobs import POLL
 from grouptrail.kafka.errors import KafkaDeniedError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.runtime.warehouses import warehouse_of
+from servers.kafka import Broker
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.contexts import context

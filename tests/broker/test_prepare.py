@@ -26,7 +26,7 @@ def test_prepare_records_class_data_of_kafka_and_spark(tmp_path: Path) -> None:
     for folder in cache_folder().iterdir():
         if folder.name != "class-data":
             (cache / folder.name).symlink_to(folder)
-    command = [sys.executable, "-m", "demo.prepare"]
+    command = [sys.executable, "-m", "prepare"]
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "deploy")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -7,13 +7,14 @@ import sys
 
 import pytest
 
-from demo.kafka import Broker, ensure_offsets_topic
-from support.history_facts import check_facts
+from proof.random_calibration import differences, follow
+from proof.random_runs import PROPERTIES, Barrier, run_all, schedules
+from proof.recorded_runs import Environment, Run, group_records
+from proof.recording_judge import check_facts
+from proof.recordings import Recording, save
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.observed_groups import NotStableError
-from support.random_calibration import differences, follow
-from support.random_runs import PROPERTIES, Barrier, run_all, schedules
-from support.recorded_runs import Environment, Run, group_records
-from support.recordings import Recording, save
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
 

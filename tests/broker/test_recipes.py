@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 
-from demo.kafka import Broker
 from grouptrail.config import Config
 from grouptrail.query.sql import save_sql
+from servers.kafka import Broker
 from support.from_config import sql_context
 from support.sample_history import lay_shop
 

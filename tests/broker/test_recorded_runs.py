@@ -12,12 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic
-from support.history_facts import check_facts
-from support.model_calibration import seed_of
-from support.observed_groups import PATIENCE_SECONDS
-from support.recorded_runs import Environment, Run, ScheduleRunner, crashing, group_records
-from support.recorded_schedules import (
+from proof.model_calibration import seed_of
+from proof.recorded_runs import Environment, Run, ScheduleRunner, crashing, group_records
+from proof.recorded_schedules import (
     ALL,
     CLASSIC,
     CONSUMER,
@@ -26,7 +23,11 @@ from support.recorded_schedules import (
     SESSION_MS,
     RecordedSchedule,
 )
-from support.recordings import Recording, save
+from proof.recording_judge import check_facts
+from proof.recordings import Recording, save
+from servers.kafka import VERSIONS, Broker
+from servers.offsets_topic import ensure_offsets_topic
+from support.observed_groups import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
 

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from demo.kafka import Broker
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import RecordRequest
 from grouptrail.kafka.records import RecordReader
+from servers.kafka import Broker
 from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS
 

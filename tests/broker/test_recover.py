@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from demo.kafka import Broker, load_raw
 from demo.workload import Workload
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode.schema import RARE_TABLES
 from grouptrail.runtime.warehouses import warehouse_of
+from servers.kafka import Broker
+from servers.offsets_topic import load_raw
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail

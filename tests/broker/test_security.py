@@ -22,10 +22,11 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from demo.kafka import OFFSETS_TOPIC, PASSWORDS, Broker, ensure_offsets_topic
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.kafka.cluster import GROUP_PREFIX
+from servers.kafka import PASSWORDS, Broker
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support import landed
 from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded

@@ -13,7 +13,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from demo.kafka import Broker
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
 from grouptrail.decode import job
@@ -22,6 +21,7 @@ from grouptrail.decode.sources.ingest import ingest_segments
 from grouptrail.decode.sources.segments import SegmentsError, partition_folders
 from grouptrail.jobs import DECODE, Log
 from grouptrail.runtime.warehouses import warehouse_of
+from servers.kafka import Broker
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.contexts import context

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from demo.kafka import GROUP_METADATA_FORMATTER, VERSIONS, Broker
 from grouptrail import contracts
 from grouptrail.config import Config
+from servers.kafka import GROUP_METADATA_FORMATTER, VERSIONS, Broker
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.frozen_pipeline import LANDED, PARTITIONS, load, thaw

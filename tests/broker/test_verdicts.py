@@ -15,8 +15,9 @@ from typing import Literal
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from demo.kafka import Broker, ensure_offsets_topic
 from grouptrail.config import Config
+from servers.kafka import Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support import landed
 from support.cli_process import Grouptrail
 from support.deadlines import scaled

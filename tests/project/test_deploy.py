@@ -24,11 +24,11 @@ import yaml
 from croniter import croniter
 
 import audit
-from demo import debian
-from demo.prometheus import free_port
 from grouptrail.cli import app
 from grouptrail.config import Config, load_config
 from grouptrail.spark.java import cache_folder, find_java
+from servers import debian
+from servers.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

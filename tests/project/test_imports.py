@@ -71,6 +71,29 @@ def test_only_the_top_takes_the_whole_configuration() -> None:
     assert taking == []
 
 
+DEPLOY = {"servers": 0, "bench": 1, "demo": 1, "soak": 2}
+"""The folders of deploy/ by floor: each imports only from lower ones."""
+
+
+@pytest.mark.parametrize("folder", DEPLOY)
+def test_folder_of_deploy_imports_only_lower_folders(folder: str) -> None:
+    imported = {
+        name.split(".")[0]
+        for source in (ROOT / "deploy" / folder).glob("*.py")
+        for node in ast.walk(ast.parse(source.read_text("utf-8")))
+        for name in imported_names(node)
+    }
+    others = (DEPLOY.keys() & imported) - {folder}
+    assert {other for other in others if DEPLOY[other] >= DEPLOY[folder]} == set()
+
+
+def imported_names(node: ast.AST) -> list[str]:
+    """Return the modules that an import statement names; nothing for other nodes."""
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [one.name for one in node.names] if isinstance(node, ast.Import) else []
+
+
 def test_queries_start_without_pyarrow() -> None:
     """It and what it imports take four times as long to import as all the rest of `grouptrail sql`."""
     heavy = "{'pyarrow', 'numpy', 'pandas', 'pyspark'}"

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.cluster import SparkCluster
 from grouptrail.config import Config
 from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark import session
 from grouptrail.spark.session import connector_dependencies, driver_java_options
+from servers.spark_cluster import SparkCluster
 from spark.archive import archive_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def test_documented_submission_matches_the_one_the_cluster_tests_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Except for the master, sizes, and jars that are already present."""
-    monkeypatch.setattr("demo.cluster.connector_jars", lambda: tmp_path)
+    monkeypatch.setattr("servers.spark_cluster.connector_jars", lambda: tmp_path)
     words, tested = submitted(), SparkCluster(tmp_path).submission(Path("dist"))
     assert words[0] == "PYTHONPATH=grouptrail.zip:site-packages"
     for flag in ("--py-files", "--archives"):

@@ -17,10 +17,11 @@ from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient
 
-from demo import processes
-from demo.kafka import VERSIONS, free_ports
 from grouptrail.spark.jars import fetch_jars
 from grouptrail.spark.java import find_java, java_environment
+from servers import processes
+from servers.kafka import VERSIONS
+from servers.ports import free_ports
 from support.kafka_clients import await_that
 from support.observed_groups import DescribedMember, GroupDescription, Partitions, StableState, await_stable
 

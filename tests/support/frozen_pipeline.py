@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from demo.kafka import VERSIONS, Broker, ensure_offsets_topic, load_raw, read_records
+from servers.kafka import VERSIONS, Broker
+from servers.offsets_topic import ensure_offsets_topic, load_raw, read_records
 from support.frozen_warehouse import CLUSTER, consumer_group
 from support.history_batches import BATCHES
 

@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NoError
 
-from demo.kafka import PASSWORDS, Broker, ensure_offsets_topic
+from servers.kafka import PASSWORDS, Broker
+from servers.offsets_topic import ensure_offsets_topic
 from support.deadlines import scaled
 
 PATIENCE_SECONDS = scaled(60)

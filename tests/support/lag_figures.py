@@ -11,10 +11,10 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
-from demo.kafka import Broker
 from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.offsets_topic import OffsetsTopic
+from servers.kafka import Broker
 from support import landed
 from support.kafka_clients import await_that, poll
 

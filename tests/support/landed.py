@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from demo.kafka import OFFSETS_FORMATTER, Broker, read_records
 from grouptrail.config import Config, load_config
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.table import Table
+from servers.kafka import OFFSETS_FORMATTER, Broker
+from servers.offsets_topic import read_records
 
 Coordinates = tuple[int, int]
 Bytes = tuple[bytes | None, bytes | None]

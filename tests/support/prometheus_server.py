@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from demo import prometheus
-from demo.prometheus import PrometheusError, free_port
+from servers import prometheus
+from servers.ports import free_port
+from servers.prometheus import PrometheusError
 
 __all__ = ["Prometheus", "free_port", "running", "tool"]
 

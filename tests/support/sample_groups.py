@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from demo.invented import Client, InventedGroup, lag_rows, lay_rows
+from bench.simulated_groups import Client, SimulatedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
 from support.small_tables import at
 
 KNOWN_UNTIL = at(90)
 
 
-def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> InventedGroup:
+def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> SimulatedGroup:
     """Ninety minutes with joins, a crash that is detected late, a rebalance storm, a static restart and added
     partitions."""
-    group = InventedGroup(group_id, {"orders": 6, "payments": 3}, cluster=config.cluster)
+    group = SimulatedGroup(group_id, {"orders": 6, "payments": 3}, cluster=config.cluster)
     first, second, third = (
         Client(f"billing-{name}{suffix}", f"billing-{name}{suffix}", f"/10.0.0.{index}")
         for index, name in enumerate(("anna", "boris", "chloe"), start=11)
@@ -50,9 +50,9 @@ def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> I
     return group
 
 
-def crowd(config: Config, *, members: int, generations: int, group_id: str = "crowd") -> InventedGroup:
+def crowd(config: Config, *, members: int, generations: int, group_id: str = "crowd") -> SimulatedGroup:
     """A group with many members on one large topic, of which some leave and others join in every generation."""
-    group = InventedGroup(group_id, {"clicks": members}, cluster=config.cluster)
+    group = SimulatedGroup(group_id, {"clicks": members}, cluster=config.cluster)
     clients = [Client(f"crowd-{n:03d}", f"crowd-{n:03d}", f"/10.0.{n // 250}.{n % 250}") for n in range(members)]
     begins = 90 - generations * 3
     group.rebalance(at(begins), "group_started", joined=clients)
@@ -71,12 +71,12 @@ def crowd(config: Config, *, members: int, generations: int, group_id: str = "cr
 
 def quiet(config: Config) -> None:
     """A KIP-848 group, a stopped group, one that has been empty for days, and one that only commits."""
-    group = InventedGroup("audit", {"audit-log": 4}, cluster=config.cluster, kind="consumer", protocol="uniform")
+    group = SimulatedGroup("audit", {"audit-log": 4}, cluster=config.cluster, kind="consumer", protocol="uniform")
     clients = [Client(f"audit-{n}", f"audit-{n}", f"/10.0.1.{n}") for n in range(2)]
     group.rebalance(at(-200), "member_joined", joined=clients[:1])
     group.rebalance(at(-30), "member_joined", joined=clients[1:])
     group.lay(config)
-    stopped = InventedGroup("ledger", {"orders": 2}, cluster=config.cluster)
+    stopped = SimulatedGroup("ledger", {"orders": 2}, cluster=config.cluster)
     stopped.rebalance(at(-600), "group_started", joined=[Client("ledger-1", "ledger", "/10.0.2.1")])
     stopped.lay(config)
     stop = {
@@ -87,7 +87,7 @@ def quiet(config: Config) -> None:
     sampled = {"cluster": config.cluster, "group_id": "ledger", "topic": "orders", "sampled_at": KNOWN_UNTIL}
     numbers = [{"partition": number, "lag": 1200 + number, "lag_seconds": 5400.0 + number} for number in range(2)]
     lay_rows(config, "consumer_lag", [{**sampled, **stop, **number} for number in numbers])
-    empty = InventedGroup("campaign-2025", {"clicks": 1}, cluster=config.cluster)
+    empty = SimulatedGroup("campaign-2025", {"clicks": 1}, cluster=config.cluster)
     only = Client("campaign-1", "campaign", "/10.0.3.1")
     empty.rebalance(at(-5 * 1440), "group_started", joined=[only])
     empty.rebalance(at(-4 * 1440), "group_emptied", left={only.member_id: ("left", "left by itself")})
@@ -128,7 +128,7 @@ def shared(config: Config, *, members: int = 3) -> None:
 def hostile(config: Config) -> str:
     """A group whose names all contain markup or control characters; returns its name."""
     bad = "</script><script>window.taken=1</script><img src=x onerror='window.taken=2'>\u202e\x1b[31m${taken}"
-    group = InventedGroup(f"g{bad}", {f"t{bad}": 2}, cluster=config.cluster)
+    group = SimulatedGroup(f"g{bad}", {f"t{bad}": 2}, cluster=config.cluster)
     group.rebalance(at(0), "group_started", joined=[Client(f"m{bad}", f"c{bad}", f"/h{bad}", f"i{bad}")], note=bad)
     group.lay(config)
     lag = lag_rows(group, begins=at(0), ends=at(5))

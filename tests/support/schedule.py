@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from xdist.scheduler import LoadScopeScheduling
 
+RunKind = Literal["normal", "full"]
+_KINDS: tuple[RunKind, ...] = get_args(RunKind)
+
 SECONDS = Path(__file__).parents[1] / "data" / "seconds.json"
-"""Seconds by unit of work, as `pytest --record-seconds` measured them."""
+"""Seconds by kind of run and unit of work, as `pytest --record-seconds` measured them. A unit may have tests of both
+kinds: a normal run updates the seconds of those that are not marked `full`, a full run those of the others."""
 
 # Estimates for new units without a measurement: those that start brokers and sessions take long.
 _UNMEASURED = {"tests/broker": 60.0, "tests/spark": 20.0}
@@ -36,11 +40,33 @@ def unit_of(nodeid: str) -> str:
     return f"{file}::{part[1]}" if part else file
 
 
-def longest_first(nodeids: Iterable[str]) -> dict[str, float]:
-    """Return the units of some tests and their seconds, in the order in which they start."""
-    measured = json.loads(SECONDS.read_text("utf-8")) if SECONDS.is_file() else {}
-    units = {unit: measured.get(unit, _unmeasured(unit)) for unit in map(unit_of, nodeids)}
+def longest_first(tests: Iterable[tuple[str, RunKind]]) -> dict[str, float]:
+    """Return the units of some tests, given as node id and kind of run, and their seconds, in the order in which they
+    start."""
+    measured = recorded_seconds()
+    units: dict[str, float] = {}
+    for unit, kind in dict.fromkeys((unit_of(nodeid), kind) for nodeid, kind in tests):
+        units[unit] = units.get(unit, 0.0) + measured[kind].get(unit, _unmeasured(unit))
     return dict(sorted(units.items(), key=lambda unit: -unit[1]))
+
+
+def run_kind(keywords: Container[str]) -> RunKind:
+    """Return which run has the test with these keywords: `make test`, or only `make test-full`."""
+    return "full" if "full" in keywords else "normal"
+
+
+def recorded_seconds() -> dict[RunKind, dict[str, float]]:
+    """Return the measured seconds by kind of run and unit."""
+    recorded = json.loads(SECONDS.read_text("utf-8")) if SECONDS.is_file() else {}
+    return {kind: recorded.get(kind, {}) for kind in _KINDS}
+
+
+def record_seconds(seconds: Mapping[tuple[RunKind, str], float]) -> None:
+    """Write the seconds of the units that ran; keep those of the others, and of the other kind of run."""
+    recorded = recorded_seconds()
+    for (kind, unit), measured in seconds.items():
+        recorded[kind][unit] = round(measured, 1)
+    SECONDS.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n", "utf-8")
 
 
 def _unmeasured(unit: str) -> float:

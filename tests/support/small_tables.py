@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from demo.invented import lay_rows
+from bench.simulated_groups import lay_rows
 from grouptrail.config import Config
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)

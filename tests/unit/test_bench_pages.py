@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from demo import bench_pages
-from demo.bench_pages import measure
+from bench import pages as bench_pages
+from bench.pages import measure
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from demo import bench_peers
-from demo.bench_peers import GUARDED, Contestant, grouptrail, kminion, measure_release
+from bench import peers as bench_peers
+from bench.peers import GUARDED, Contestant, grouptrail, kminion, measure_release
 
 SIZE = {"records": 1, "groups": 1, "a_second": 1, "minutes": 0.0}
 PAGES = {

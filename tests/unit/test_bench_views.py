@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from demo import bench_views
-from demo.bench_views import GeneratedWarehouse, measure
-from demo.ingest import query
+from bench import views as bench_views
+from bench.views import GeneratedWarehouse, measure
 from grouptrail.config import Config
 from grouptrail.contracts import tables, views
+from servers.pipeline import query
 
 
 def test_measure_reports_files_and_seconds_of_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

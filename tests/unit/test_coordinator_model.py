@@ -12,9 +12,9 @@ from grouptrail.history.operations import Record
 from grouptrail.wire.layout import record_types
 from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 from grouptrail.wire.text import data_json, values_from_json
-from support.coordinator_model import run
-from support.coordinator_model.schedule import Action, AddPartitions, Crash, Join, Leave, Schedule, Subscribe, Wait
-from support.coordinator_model.strategies import SCHEDULES
+from proof.coordinator_model import run
+from proof.coordinator_model.schedule import Action, AddPartitions, Crash, Join, Leave, Schedule, Subscribe, Wait
+from proof.coordinator_model.strategies import SCHEDULES
 from support.group_records import real_logs
 
 _TYPES = {message.name.removesuffix("Value"): number for number, message in record_types().items()}

@@ -267,7 +267,7 @@ def _typescript() -> Path:
 
 
 def test_prometheus_tool_missing_skips_locally_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("demo.prometheus._unpacked", lambda: "there is none")
+    monkeypatch.setattr("servers.prometheus._unpacked", lambda: "there is none")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="there is none"):

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.history.operations import Record
-from support.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Wait, run
-from support.coordinator_model.schedule import Protocol, Schedule
-from support.coordinator_model.strategies import SCHEDULES, random_schedule
-from support.history_judge import Fact, Verdict, fold_in_pieces, judge, judge_compacted, tally
+from proof.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Wait, run
+from proof.coordinator_model.schedule import Protocol, Schedule
+from proof.coordinator_model.strategies import SCHEDULES, random_schedule
+from proof.model_judge import Fact, Verdict, fold_in_pieces, judge, judge_compacted, tally
 
 _CUTS = st.lists(st.integers(1, 150), max_size=4)
 _RUNS = 10_000

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from demo import kafka
-from demo.layouts import NEWEST
 from grouptrail.spark import jars
 from grouptrail.spark.jars import JarsError, fetch_jars, known_digests
+from layouts import NEWEST
+from servers import kafka
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from support.history_facts import counted, facts_of_recording
-from support.random_calibration import SEEDS_FILE, differences, missing_shapes
-from support.random_runs import schedules
-from support.recorded_runs import Run
-from support.recordings import load_recordings
+from proof.random_calibration import SEEDS_FILE, differences, missing_shapes
+from proof.random_runs import schedules
+from proof.recorded_runs import Run
+from proof.recording_judge import counted, facts_of_recording
+from proof.recordings import load_recordings
 
 [RECORDING] = load_recordings("random")
 RUNS = [pytest.param(run, id=run.group_id) for run in RECORDING.runs]
@@ -36,7 +36,7 @@ EXCEPTIONS = {
 
 @pytest.fixture(scope="module")
 def seeds() -> dict[str, Any]:
-    """The seeds that lead the model to each run; `python -m support.random_calibration` looks for them."""
+    """The seeds that lead the model to each run; `python -m proof.random_calibration` looks for them."""
     found: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
     return found
 

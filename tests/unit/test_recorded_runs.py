@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from support.history_facts import counted, facts_of_recording
-from support.model_calibration import SEEDS_FILE, agrees, missing_shapes
-from support.recorded_runs import Run
-from support.recorded_schedules import ALL
-from support.recordings import Recording, load_recordings
+from proof.model_calibration import SEEDS_FILE, agrees, missing_shapes
+from proof.recorded_runs import Run
+from proof.recorded_schedules import ALL
+from proof.recording_judge import counted, facts_of_recording
+from proof.recordings import Recording, load_recordings
 
 RECORDINGS = load_recordings()
 RUNS = [pytest.param(one, run, id=f"{one.version}-{run.group_id}") for one in RECORDINGS for run in one.runs]
@@ -21,7 +21,7 @@ WANTED_FACTS = 10_000
 
 @pytest.fixture(scope="module")
 def seeds() -> dict[str, Any]:
-    """The seed with which the model reproduces each run, as found by `python -m support.model_calibration`."""
+    """The seed with which the model reproduces each run, as found by `python -m proof.model_calibration`."""
     found: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
     return found
 

@@ -25,15 +25,43 @@ def test_longest_first_orders_measured_units_and_puts_new_broker_files_before_un
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = tmp_path / "seconds.json"
-    seconds.write_text(json.dumps({"tests/spark/test_a.py": 50, "tests/broker/test_b.py": 90}))
+    seconds.write_text(json.dumps({"normal": {"tests/spark/test_a.py": 50, "tests/broker/test_b.py": 90}}))
     monkeypatch.setattr(schedule, "SECONDS", seconds)
     units = ["tests/unit/test_new.py", "tests/spark/test_a.py", "tests/broker/test_new.py", "tests/broker/test_b.py"]
-    assert list(schedule.longest_first(f"{unit}::test_x" for unit in units)) == [
+    assert list(schedule.longest_first((f"{unit}::test_x", "normal") for unit in units)) == [
         "tests/broker/test_b.py",
         "tests/broker/test_new.py",
         "tests/spark/test_a.py",
         "tests/unit/test_new.py",
     ]
+
+
+def test_longest_first_adds_what_a_unit_takes_in_normal_and_full_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = tmp_path / "seconds.json"
+    seconds.write_text(json.dumps({"normal": {"tests/unit/test_a.py": 50}, "full": {"tests/unit/test_a.py": 90}}))
+    monkeypatch.setattr(schedule, "SECONDS", seconds)
+    tests: list[tuple[str, schedule.RunKind]] = [
+        ("tests/unit/test_a.py::test_x", "normal"),
+        ("tests/unit/test_a.py::test_y", "full"),
+        ("tests/unit/test_a.py::test_z", "full"),
+    ]
+    assert schedule.longest_first(tests[:1]) == {"tests/unit/test_a.py": 50}
+    assert schedule.longest_first(tests[1:]) == {"tests/unit/test_a.py": 90}
+    assert schedule.longest_first(tests) == {"tests/unit/test_a.py": 140}
+
+
+def test_record_seconds_of_a_normal_run_keeps_those_of_full_runs_and_of_other_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule, "SECONDS", tmp_path / "seconds.json")
+    schedule.record_seconds({("full", "tests/unit/test_a.py"): 90.04, ("normal", "tests/unit/test_b.py"): 1})
+    schedule.record_seconds({("normal", "tests/unit/test_a.py"): 50.0})
+    assert schedule.recorded_seconds() == {
+        "full": {"tests/unit/test_a.py": 90.0},
+        "normal": {"tests/unit/test_a.py": 50.0, "tests/unit/test_b.py": 1},
+    }
 
 
 def test_parts_that_stand_apart_are_of_tests_that_exist() -> None:

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from demo.object_store import Throttle
-from demo.soak import plan, slow_clients
-from demo.stall import GARBAGE, Proxy
+from servers.object_store import Throttle
+from servers.proxy import GARBAGE, Proxy
+from soak.faults import plan, slow_clients
 from support.deadlines import scaled
 
 FATAL = ["kill -9 of the driver", "restart of the pipeline"]
@@ -146,7 +146,7 @@ def test_slow_clients_stay_connected_half_of_them_in_a_request() -> None:
 FILL = """
 import os, sys
 from pathlib import Path
-from demo.small_disk import SmallDisk, in_mount_namespace
+from servers.small_disk import SmallDisk, in_mount_namespace
 if not in_mount_namespace([sys.executable, *sys.orig_argv[1:]]):
     sys.exit(77)
 folder = Path(sys.argv[1])

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from demo.object_store import BUCKET, object_store
 from grouptrail import contracts
 from grouptrail.config import Config, ConfigError, load_config
 from grouptrail.log_offsets.committed import CommittedPartitions
@@ -20,6 +19,7 @@ from grouptrail.storage.errors import TableError
 from grouptrail.storage.reader import store_fault
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql_snapshot import SqlSnapshot
+from servers.object_store import BUCKET, object_store
 from support.from_config import snapshot_reader
 
 

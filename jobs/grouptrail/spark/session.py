@@ -173,7 +173,7 @@ def _has_few_cores() -> bool:
 
 
 def class_data_archive(java: Java) -> Path:
-    """Return the path of the class-data archive of the embedded session, which `demo.prepare` makes."""
+    """Return the path of the class-data archive of the embedded session, which `make prepare` makes."""
     return class_data.archive("spark", java, [*connector_jars().iterdir(), *_pyspark_jars().iterdir()])
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of the pipeline, for `make bench`."""

@@ -1,0 +1,205 @@
+"""The exporter part of `make bench`: the cost of a scrape, compared with prometheus-client's encoder in the same run.
+
+Both start from the same families in memory, each in a process of its own, so that its peak memory can be measured.
+Then an exporter builds one snapshot after the other while it is scraped: the slowest response shows if it blocks.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from bench.measure import seconds
+from grouptrail.config import Config, load_config
+from grouptrail.exporter.families import group_families
+from grouptrail.exporter.page import ClusterPage, Page
+from grouptrail.exporter.service import Exporter
+from grouptrail.exporter.text import EOF, Family, written
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot.reader import ServedCluster, SnapshotReader
+from grouptrail.spark.jars import silent
+from grouptrail.storage.schema import table_schema
+
+SERIES = (10_000, 100_000)
+TOPICS_A_GROUP, PARTITIONS_A_TOPIC = 2, 12
+SERIES_A_GROUP = 205
+ROUNDS = 5
+SCRAPES = 40
+
+_OPENMETRICS = {
+    "Accept": "application/openmetrics-text;version=1.0.0",
+    "Accept-Encoding": "gzip",
+}
+
+
+def lag_rows(groups: int) -> pa.Table:
+    """Return a sample of this many groups, with realistic names."""
+    now = datetime.now(UTC)
+    count = groups * TOPICS_A_GROUP * PARTITIONS_A_TOPIC
+    number = np.arange(count)
+    group, topic = number // (TOPICS_A_GROUP * PARTITIONS_A_TOPIC), number // PARTITIONS_A_TOPIC
+    names = np.array([f"team{group % 40:02d}-service-{group:05d}" for group in range(groups)])
+    topics = np.array([f"domain.events-{topic:05d}" for topic in range(groups * TOPICS_A_GROUP)])
+    alike = {
+        "cluster": "bench", "sampled_at": now, "commit_at": now, "log_start_offset": 1_000, "lost_records": 0,
+        "lag_seconds_method": "observed", "lag_seconds_error": 0.5, "consume_rate": 10.5, "produce_rate": 11.25,
+        "catch_up_seconds": 12.5, "status": "WARN", "status_reason": "lag never fell", "group_state": "Stable",
+        "problem": None, "first_unread_record_at": None, "silent_seconds": None, "read_before_end": None,
+        "usual_wait_seconds": None, "last_wait_seconds": None,
+    }  # fmt: skip
+    each = {
+        "group_id": names[group], "topic": topics[topic], "partition": number % PARTITIONS_A_TOPIC,
+        "committed_offset": 10**9 + number, "log_end_offset": 10**9 + 2 * number, "lag": number,
+        "last_stable_offset": 10**9 + 2 * number, "lag_seconds": number / 7,
+    }  # fmt: skip
+    return pa.table(
+        {
+            name: pa.array(each[name], type_) if name in each else pa.repeat(pa.scalar(alike[name], type_), count)
+            for name, type_ in ((field.name, field.type) for field in table_schema("consumer_lag"))
+        }
+    )
+
+
+class _Collected:
+    """A collector that creates prometheus-client's families for each scrape."""
+
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._families:
+            found = GaugeMetricFamily(family.name, family.help, labels=[*family.fixed, *family.labels])
+            columns = [family.rows[column].to_pylist() for column in family.labels.values()]
+            for *labels, value in zip(*columns, family.rows["value"].to_pylist(), strict=True):
+                found.add_metric([*family.fixed.values(), *map(str, labels)], value)
+            yield found
+
+
+def _config(warehouse: Path) -> Config:
+    settings = {
+        "exporter.listen": "127.0.0.1:0",
+        "exporter.refresh_seconds": "3600",
+        "exporter.series_budget": "1000000",
+    }
+    return load_config(None, {"warehouse": str(warehouse), "cluster": "bench", **settings}, {})
+
+
+def _served_cluster(config: Config) -> ServedCluster:
+    return ServedCluster(warehouse_of(config), config.exporter, config.log_offsets.interval_seconds)
+
+
+def _way(way: str, series: int, warehouse: Path) -> dict[str, Any]:
+    """Measure one encoder in this process: seconds of each scrape, and peak memory."""
+    config = _config(warehouse)
+    snapshot = SnapshotReader(_served_cluster(config)).read(lag_rows(series // SERIES_A_GROUP))
+    families = [family for family in group_families(snapshot) if len(family.rows)]
+    registry = CollectorRegistry()
+    registry.register(_Collected(families))
+    # The exporter caches its page; here each round formats the text again.
+    encoded: Callable[[object], bytes] = generate_latest
+    ways: dict[str, Callable[[], object]] = {
+        "nothing": lambda: None,
+        "ours": lambda: written(families, openmetrics=True) + EOF,
+        "ours, gzip": lambda: Page([ClusterPage(snapshot, config.exporter)]).gzipped(openmetrics=True),
+        "client": lambda: encoded(registry),
+        "client, gzip": lambda: gzip.compress(encoded(registry)),
+    }
+    took = [round(seconds(ways[way]), 4) for _ in range(ROUNDS)]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"series": sum(family.series for family in families), "seconds": took, "peak_mb": round(peak / 1e6)}
+
+
+def _scrape(url: str) -> int:
+    request = urllib.request.Request(f"{url}/metrics", headers=_OPENMETRICS)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return len(answer.read())
+
+
+def _served(series: int, warehouse: Path) -> dict[str, Any]:
+    """Return the seconds of a scrape while one page is served, and while pages are replaced without a pause."""
+    rows = lag_rows(series // SERIES_A_GROUP)
+    config = _config(warehouse)
+    with Exporter([_served_cluster(config)], config.web, silent) as exporter:
+        exporter.publish(config.cluster, rows)
+        while exporter.page is None or not len(exporter.page.snapshots[0].lag):
+            time.sleep(0.01)
+        first = seconds(lambda: _scrape(exporter.url))
+        standing = [seconds(lambda: _scrape(exporter.url)) for _ in range(SCRAPES)]
+        stop, pages = threading.Event(), set()
+
+        def publish() -> None:
+            while not stop.wait(0.01):
+                exporter.publish(config.cluster, rows)
+                pages.add(id(exporter.page))
+
+        publishing = threading.Thread(target=publish)
+        publishing.start()
+        moving, alive = [], []
+        for _ in range(SCRAPES):
+            moving.append(seconds(lambda: _scrape(exporter.url)))
+            alive.append(seconds(lambda: urllib.request.urlopen(f"{exporter.url}/healthz", timeout=60).close()))
+        stop.set()
+        publishing.join()
+        made = exporter.page.snapshots[0].seconds
+    return {
+        "first_scrape": round(first, 4),
+        "scrape": round(median(standing), 4),
+        "scrape_while_swapping": {"median": round(median(moving), 4), "most": round(max(moving), 4)},
+        "healthz_while_swapping_most": round(max(alive), 4),
+        "snapshot_from_memory": round(made, 4),
+        "pages": len(pages),
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Return the figures for 10,000 and 100,000 series."""
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="grouptrail-bench-") as folder:
+        for series in SERIES:
+            ways = {
+                way: _apart(way, series, folder)
+                for way in ("nothing", "ours", "ours, gzip", "client", "client, gzip")
+            }
+            best = {way: min(found["seconds"]) for way, found in ways.items()}
+            found = {
+                "ways": ways,
+                "client_over_ours": round(best["client"] / best["ours"], 1),
+                "client_over_ours_with_gzip": round(best["client, gzip"] / best["ours, gzip"], 1),
+                "served": _served(series, Path(folder)),
+            }
+            figures[f"{series:,}"] = found
+            print(f"{ways['ours']['series']:,} series: {best['ours']} s, client {best['client']} s; ", end="")
+            print(f"with gzip {best['ours, gzip']} s, client {best['client, gzip']} s", flush=True)
+            peaks = ", ".join(f"{way} {ways[way]['peak_mb']} MB" for way in ways)
+            print(f"peak memory: {peaks}\nover HTTP: {found['served']}", flush=True)
+    return figures
+
+
+def _apart(way: str, series: int, warehouse: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench.exporter", way, str(series), warehouse]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+    found: dict[str, Any] = json.loads(subprocess.check_output(command, env=environ))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(_way(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))))

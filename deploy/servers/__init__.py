@@ -1,0 +1,1 @@
+"""Real servers without Docker on loopback: Kafka, Spark, Prometheus, an object store, and the pipeline itself."""

@@ -1,0 +1,29 @@
+"""Free ports on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+
+# Not the global generator, which may be seeded: two processes would then try the same ports.
+_PORTS = random.SystemRandom()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return free loopback ports below the range that outgoing connections get theirs from.
+
+    A client that retries a stopped broker could otherwise be given the broker's own port, and hold it.
+    """
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = _PORTS.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.add(port)
+    return sorted(ports)
+
+
+def free_port() -> int:
+    """Return a port as `free_ports` does."""
+    return free_ports(1)[0]
