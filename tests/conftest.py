@@ -19,7 +19,7 @@ from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark.session import start_session
 from support.cli_in_process import Cli, run_cli
 from support.sample_groups import billing, quiet, shared
-from support.sample_history import lay_shop
+from support.sample_history import lay_sample_history
 from support.schedule import SECONDS, ByTime, RunKind, longest_first, record_seconds, run_kind, unit_of
 
 if TYPE_CHECKING:
@@ -86,17 +86,17 @@ def cli(spark: SparkSession) -> Cli:
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def example(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A warehouse in which every view returns rows."""
-    config = Config(warehouse=str(tmp_path_factory.mktemp("shop")))
-    lay_shop(config)
+    config = Config(warehouse=str(tmp_path_factory.mktemp("example")))
+    lay_sample_history(config)
     return config
 
 
 @pytest.fixture(scope="session")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A warehouse with the history of a few simulated groups."""
-    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    config = Config(warehouse=str(tmp_path_factory.mktemp("simulated")))
     billing(config)
     quiet(config)
     shared(config)

@@ -40,6 +40,7 @@ class Column:
 
     `type` is Spark's DDL; `null_means` is the meaning of a null (None: the column is never null); `stats` is whether
     Delta keeps each file's minimum and maximum for data skipping; `values` are the possible values, if they are few.
+    `formerly` is the name that earlier versions gave the column.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Column:
     null_means: str | None = None
     stats: bool = False
     values: tuple[str, ...] = ()
+    formerly: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Table:
     cluster_by: tuple[str, ...]
     columns: tuple[Column, ...]
     partition_by: tuple[str, ...] = ()
+
+    @property
+    def has_renamed_columns(self) -> bool:
+        """Whether columns had other names in earlier versions."""
+        return any(column.formerly for column in self.columns)
 
     def ddl(self, *, without: Sequence[str] = ()) -> str:
         """Return the columns as Spark DDL."""

@@ -14,7 +14,7 @@ from grouptrail.config import Config
 from grouptrail.query.sql import save_sql
 from servers.kafka import Broker
 from support.from_config import sql_context
-from support.sample_history import lay_shop
+from support.sample_history import lay_sample_history
 
 pytestmark = pytest.mark.broker
 RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
@@ -25,7 +25,7 @@ def test_reset_offsets_recipe_restores_offsets_with_kafka_consumer_groups(
     broker: Broker, config: Config, tmp_path: Path
 ) -> None:
     """The command of docs/recipes.md resets the group to the offsets in the tables."""
-    lay_shop(config)
+    lay_sample_history(config)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for _ in range(40):
         producer.send("orders", b"x", partition=0)

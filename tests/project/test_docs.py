@@ -127,13 +127,13 @@ def test_every_command_is_documented() -> None:
 
 @pytest.mark.parametrize("shown", [shown for shown in SHOWN if shown.document == "docs/recipes.md"], ids=name_of)
 def test_recipe_output_matches_the_documented_rows(
-    shown: Shown, shop: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shown: Shown, example: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exactly, except for the duration: run on the warehouse of `support.sample_history`, at 13:15 of its day.
 
     Its data are older than a running pipeline's."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", shop.warehouse)
+    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", example.warehouse)
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(75))
     monkeypatch.setattr("grouptrail.query.sql.stale_note", lambda *_, **__: None)
     run = CliRunner().invoke(app, shown.words[1:])
@@ -153,9 +153,9 @@ def python_blocks() -> list[str]:
 
 
 @pytest.mark.parametrize("block", python_blocks(), ids=lambda block: block.splitlines()[0])
-def test_documented_python_runs_and_prints_the_documented_output(block: str, shop: Config) -> None:
+def test_documented_python_runs_and_prints_the_documented_output(block: str, example: Config) -> None:
     """The comments at the end of a block are its output."""
-    program = block.replace("/data/grouptrail", shop.warehouse)
+    program = block.replace("/data/grouptrail", example.warehouse)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     shown = "".join(line.removeprefix("# ") + "\n" for line in re.findall(r"^# .*$", block, re.MULTILINE))

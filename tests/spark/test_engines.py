@@ -22,6 +22,7 @@ from grouptrail.storage.engines.choice import MOST_BYTES, MOST_ROWS, WITHOUT_SES
 from grouptrail.storage.engines.engine import Once, TaskRows
 from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.files import write
+from grouptrail.storage.layout import STATS_COLUMNS, properties
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.table import Table
 from grouptrail.storage.upkeep import vacuum
@@ -59,7 +60,7 @@ def stored(table: Table) -> list[dict[str, Any]]:
 
 def positions(**processed_to: int) -> pa.Table:
     rows = [
-        {"record_partition": 1, "group_id": group, "told_to": offset, "waits": False, "state": "{}"}
+        {"record_partition": 1, "group_id": group, "processed_to": offset, "waits": False, "state": "{}"}
         | {"open_bucket": bucket_of(group)}
         for group, offset in processed_to.items()
     ]
@@ -120,8 +121,8 @@ def test_engine_upsert_replaces_open_rows_of_its_cluster_by_key_once(engine: War
     upsert(theirs, 1, billing=6)
     upsert(ours, 2, billing=3, orders=4)
     upsert(ours, 2, billing=9)
-    assert {row["group_id"]: row["told_to"] for row in stored(ours)} == {"billing": 3, "audit": 2, "orders": 4}
-    assert {row["group_id"]: row["told_to"] for row in stored(theirs)} == {"billing": 6}
+    assert {row["group_id"]: row["processed_to"] for row in stored(ours)} == {"billing": 3, "audit": 2, "orders": 4}
+    assert {row["group_id"]: row["processed_to"] for row in stored(theirs)} == {"billing": 6}
 
 
 def test_engine_replace_replaces_all_rows_of_its_cluster_only(engine: Warehouse) -> None:
@@ -147,6 +148,41 @@ def test_engine_select_returns_rows_of_its_cluster(engine: Warehouse) -> None:
     assert not engine.table("rebalances").exists()
 
 
+FORMERLY = {"processed_to": "told_to", "learned_from": "told_by", "learned_at": "told_at"}
+
+
+@pytest.mark.parametrize("name", ["history_positions", "topic_names"])
+def test_ensure_renames_columns_of_an_earlier_version_and_keeps_rows_and_layout(
+    warehouse: Warehouse, name: str
+) -> None:
+    """Commands read the table before that, too, by the new names."""
+    table = warehouse.table(name)
+    earlier = ", ".join(f"{FORMERLY.get(one.name, one.name)} {one.type}" for one in table.contract.columns)
+    layout = {"history_positions": "PARTITIONED BY (cluster, open_bucket)", "topic_names": "CLUSTER BY (topic_id)"}
+    stats = {"history_positions": "record_partition,group_id", "topic_names": "cluster,topic_id,told_at"}
+    warehouse.session.sql(
+        f"CREATE TABLE delta.`{table.path}` ({earlier}) USING delta {layout[name]} "
+        f"TBLPROPERTIES ('{STATS_COLUMNS}' = '{stats[name]}')"
+    )
+    values = {
+        "history_positions": "('test', 1, 'billing', 7, false, '{}', 3), ('other', 1, 'audit', 8, false, '{}', 4)",
+        "topic_names": f"('test', 'id', 'orders', 'broker', timestamp '{AT}')",
+    }
+    warehouse.session.sql(f"INSERT INTO delta.`{table.path}` VALUES {values[name]}")
+    column, value = {"history_positions": ("processed_to", 7), "topic_names": ("learned_from", "broker")}[name]
+    assert table.select(column) == [{column: value}]
+    table.ensure()
+    table.ensure()
+    assert table.select(column) == [{column: value}]
+    opened = DeltaTable(table.path)
+    assert [field.name for field in opened.schema().fields] == table.schema.names
+    assert len(opened.to_pyarrow_table()) == values[name].count("(") - values[name].count("((")
+    assert opened.metadata().partition_columns == list(table.contract.partition_by)
+    assert opened.metadata().configuration[STATS_COLUMNS] == properties(table.contract)[STATS_COLUMNS]
+    detail = warehouse.session.sql(f"DESCRIBE DETAIL delta.`{table.path}`").collect()[0]
+    assert detail.clusteringColumns == ([] if table.contract.partition_by else list(table.contract.cluster_by))
+
+
 def age(logs: Path) -> None:
     """Make a table's log forty days old; each version is a second younger than the one before."""
     for one in logs.glob("0*"):
@@ -170,7 +206,7 @@ def test_delta_rs_leaves_the_removal_of_old_logs_to_maintain(warehouse: Warehous
     left = [int(one.stem) for one in logs.glob("*.json")]
     assert min(left) > 15
     assert max(left) >= 26
-    assert stored(table)[0]["told_to"] == 25
+    assert stored(table)[0]["processed_to"] == 25
 
 
 def test_choose_is_delta_rs_where_it_can_and_the_driver_has_room(warehouse: Warehouse) -> None:

@@ -192,7 +192,7 @@ def test_rebuild_warehouse_of_version_0_1_is_same_with_and_without_spark(
     rebuild(context_of(HISTORY, config, warehouse_of(config), silent), start_spark)
     with_spark = history(config)
     assert starts
-    name = {"topic_id": ORDERS, "topic": "orders", "told_by": "broker", "told_at": NOON}
+    name = {"topic_id": ORDERS, "topic": "orders", "learned_from": "broker", "learned_at": NOON}
     append(warehouse, "topic_names", name)
     rebuild_on_driver(config)
     owned = [row for row in history(config)["partition_ownership"] if row["group_id"] == "search"]

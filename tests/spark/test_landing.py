@@ -393,18 +393,18 @@ def test_upsert_replaces_open_rows_of_its_cluster_once_despite_a_concurrent_dele
                 beaten.append(DeltaTable(self.table_uri).delete("cluster LIKE 'o%' AND group_id = 'billing'"))
             return merger
 
-    def upsert(warehouse: Warehouse, version: int, **told_to: int) -> None:
+    def upsert(warehouse: Warehouse, version: int, **processed_to: int) -> None:
         rows = [
-            {"record_partition": 0, "group_id": group, "told_to": offset, "waits": False, "state": "{}"}
+            {"record_partition": 0, "group_id": group, "processed_to": offset, "waits": False, "state": "{}"}
             | {"open_bucket": bucket_of(group)}
-            for group, offset in told_to.items()
+            for group, offset in processed_to.items()
         ]
-        buckets = {bucket_of(group) for group in told_to}
+        buckets = {bucket_of(group) for group in processed_to}
         warehouse.table(name).upsert(pa.Table.from_pylist(rows), buckets, Once("test", version))
 
     def processed(warehouse: Warehouse) -> dict[str, int]:
         of_cluster = config.model_copy(update={"cluster": warehouse.cluster})
-        return {row["group_id"]: row["told_to"] for row in landed.rows(of_cluster, name)}
+        return {row["group_id"]: row["processed_to"] for row in landed.rows(of_cluster, name)}
 
     upsert(other, 0, billing=1)
     upsert(ours, 1, billing=2, audit=2)

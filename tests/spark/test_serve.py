@@ -52,9 +52,9 @@ JDBC_ATTACKS = {
 
 
 @pytest.fixture(scope="module")
-def served(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(example: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with its defaults."""
-    server = Server(shop, tmp_path_factory.mktemp("serve"))
+    server = Server(example, tmp_path_factory.mktemp("serve"))
     yield server
     server.stop()
 
@@ -96,10 +96,10 @@ def test_serve_sql_documented_spark_connect_query_returns_its_rows(served: Serve
 
 
 @pytest.fixture(scope="module")
-def jdbc(served: Server, shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def jdbc(served: Server, example: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """What a JDBC client got for each attack; nothing was written and nothing has changed."""
     folder = tmp_path_factory.mktemp("attacked")
-    path = warehouse_of(shop).table("memberships").path
+    path = warehouse_of(example).table("memberships").path
     version = DeltaTable(path).version()
     script = folder / "attacks.sql"
     script.write_text(
@@ -126,11 +126,11 @@ def test_serve_sql_attack_over_jdbc_is_refused(jdbc: dict[str, str], attack: str
     assert "root:" not in jdbc[attack]
 
 
-def test_serve_sql_jdbc_client_reads_on_after_attacks(jdbc: dict[str, str], shop: Config) -> None:
+def test_serve_sql_jdbc_client_reads_on_after_attacks(jdbc: dict[str, str], example: Config) -> None:
     """The table that an attack tries to drop is still there, and every attack has an error."""
     assert jdbc["none"].split() == [
         "n",
-        str(len(DeltaTable(warehouse_of(shop).table("rebalances").path).to_pyarrow_table())),
+        str(len(DeltaTable(warehouse_of(example).table("rebalances").path).to_pyarrow_table())),
     ]
     assert jdbc["errors"].count("Error: ") == len(JDBC_ATTACKS)
 
@@ -155,10 +155,12 @@ def test_serve_sql_jdbc_settings_of_a_session_are_refused(served: Server, option
 
 
 @pytest.fixture(scope="module")
-def connect(served: Server, shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+def connect(
+    served: Server, example: Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[str]]]:
     """What a client of Spark Connect got for each request; nothing was written and nothing has changed."""
     folder = tmp_path_factory.mktemp("attacked")
-    path = warehouse_of(shop).table("memberships").path
+    path = warehouse_of(example).table("memberships").path
     version = DeltaTable(path).version()
     url = f"sc://127.0.0.1:{served.connect}"
     run = subprocess.run(
@@ -263,10 +265,10 @@ def _toml(folder: Path, lasting: bool) -> Path:
 
 
 @pytest.mark.full
-def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, tmp_path: Path) -> None:
+def test_views_install_hive_catalog_is_visible_to_another_session(example: Config, tmp_path: Path) -> None:
     """Another session finds them and may install them again."""
     config = str(_toml(tmp_path, lasting=True))
-    printed = Grouptrail(shop, "views", "install", "--config", config, "--schema", "kafka").finished()
+    printed = Grouptrail(example, "views", "install", "--config", config, "--schema", "kafka").finished()
     assert "kafka has 9 tables, 6 views and 15 functions of cluster default" in printed
     program = (
         "import sys; from grouptrail.config import load_config; from grouptrail.spark.session import start_session\n"
@@ -279,14 +281,14 @@ def test_views_install_hive_catalog_is_visible_to_another_session(shop: Config, 
     )
     queries = ["SELECT * FROM vanished_groups", "SELECT * FROM owners_at('billing', '2026-03-04 12:01:30')"]
     run = subprocess.run(
-        [sys.executable, "-c", program, config, shop.warehouse, *queries],
+        [sys.executable, "-c", program, config, example.warehouse, *queries],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert run.stdout == "15 1 3 ", run.stderr[-2000:]
 
 
-def test_views_install_in_memory_catalog_exits_with_an_error(shop: Config, tmp_path: Path) -> None:
+def test_views_install_in_memory_catalog_exits_with_an_error(example: Config, tmp_path: Path) -> None:
     """An in-memory catalog would be lost when the command ends."""
-    command = Grouptrail(shop, "views", "install", "--config", str(_toml(tmp_path, lasting=False)))
+    command = Grouptrail(example, "views", "install", "--config", str(_toml(tmp_path, lasting=False)))
     assert "this session's catalog is in memory" in command.finished()
     assert command.process.returncode == 1

@@ -21,7 +21,7 @@ TOKEN = "0123456789abcdef-of-the-clients"
 
 
 @pytest.fixture(scope="module")
-def protected(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+def protected(example: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
     """A server on all addresses, with a token and TLS, and a folder with its certificate."""
     folder = tmp_path_factory.mktemp("protected")
     certificate, key = self_signed(folder, "localhost")
@@ -29,7 +29,7 @@ def protected(shop: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     token.write_text(f"{TOKEN}\n")
     token.chmod(0o600)
     server = Server(
-        shop, folder, "--host", "0.0.0.0", "--token-file", str(token), "--tls-certificate", str(certificate),
+        example, folder, "--host", "0.0.0.0", "--token-file", str(token), "--tls-certificate", str(certificate),
         "--tls-key", str(key),
     )  # fmt: skip
     yield server, folder
@@ -82,9 +82,9 @@ def test_serve_sql_without_tls_other_end_gets_no_answer(protected: tuple[Server,
 
 
 @pytest.mark.full
-def test_serve_sql_allow_writes_lets_clients_write_and_says_so(shop: Config, tmp_path: Path) -> None:
+def test_serve_sql_allow_writes_lets_clients_write_and_says_so(example: Config, tmp_path: Path) -> None:
     """Secrets of grouptrail are not in the JVM's environment even then."""
-    server = Server(shop, tmp_path, "--allow-writes", "--no-connect")
+    server = Server(example, tmp_path, "--allow-writes", "--no-connect")
     assert "--allow-writes: this user may also write, read any file and run programs" in server.said
     statements = (
         "CREATE TABLE own USING parquet AS SELECT 7 AS x; SELECT x FROM own; "

@@ -30,8 +30,8 @@ each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: v
 
 
 @pytest.fixture
-def engine(spark: SparkSession, shop: Config) -> SparkEngine:
-    return SparkEngine(warehouse_of(shop, spark))
+def engine(spark: SparkSession, example: Config) -> SparkEngine:
+    return SparkEngine(warehouse_of(example, spark))
 
 
 def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
@@ -42,14 +42,14 @@ def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
 
 @each_view
 def test_view_gives_the_same_rows_on_both_engines(
-    shop: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
+    example: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compare a query with results and the view's example, at the same time."""
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
-    assert rows(shop, query, engine) == [pytest.approx(row) for row in wanted]
-    assert sorted(map(str, rows(shop, view.example, engine))) == sorted(
-        map(str, rows(shop, view.example, DeltaRs(warehouse_of(shop))))
+    assert rows(example, query, engine) == [pytest.approx(row) for row in wanted]
+    assert sorted(map(str, rows(example, view.example, engine))) == sorted(
+        map(str, rows(example, view.example, DeltaRs(warehouse_of(example))))
     )
 
 
@@ -64,10 +64,10 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
         assert rows(config, f"SELECT member_id FROM members_at('{quoted}', now())", engine) == [{"member_id": "m"}]
 
 
-def test_view_argument_with_backslash_raises_query_error_on_spark(shop: Config, engine: SparkEngine) -> None:
+def test_view_argument_with_backslash_raises_query_error_on_spark(example: Config, engine: SparkEngine) -> None:
     """A session setting decides what a backslash means to Spark."""
     with pytest.raises(QueryError, match="group is a string in quotes"):
-        rows(shop, r"SELECT * FROM members_at('a\b', now())", engine)
+        rows(example, r"SELECT * FROM members_at('a\b', now())", engine)
 
 
 @settings(max_examples=5, deadline=None)
@@ -94,11 +94,11 @@ def test_spark_literal_of_any_text_is_read_back_unchanged(spark: SparkSession, t
     ],
 )
 def test_spark_engine_invalid_query_raises_a_one_line_error(
-    shop: Config, engine: SparkEngine, text: str, message: str
+    example: Config, engine: SparkEngine, text: str, message: str
 ) -> None:
     """Errors are the same as on the other engine; nothing is written."""
     with pytest.raises(QueryError) as caught:
-        rows(shop, text, engine)
+        rows(example, text, engine)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "SQLSTATE" not in str(caught.value)
@@ -134,13 +134,13 @@ def test_spark_engine_invalid_query_raises_a_one_line_error(
     ],
 )
 def test_spark_engine_refuses_all_but_queries_over_its_tables(
-    shop: Config, engine: SparkEngine, tmp_path: Path, text: str, message: str
+    example: Config, engine: SparkEngine, tmp_path: Path, text: str, message: str
 ) -> None:
     """However the statement is disguised, nothing is written, executed or read from elsewhere."""
-    path = warehouse_of(shop).table("memberships").path
+    path = warehouse_of(example).table("memberships").path
     version = DeltaTable(path).version()
     with pytest.raises(QueryError, match=re.escape(message)):
-        rows(shop, text.format(path=path, folder=tmp_path), engine)
+        rows(example, text.format(path=path, folder=tmp_path), engine)
     assert not list(tmp_path.iterdir())
     assert DeltaTable(path).version() == version
 
@@ -159,10 +159,10 @@ def test_spark_engine_refuses_all_but_queries_over_its_tables(
     ],
 )
 def test_spark_engine_answers_every_form_of_query(
-    shop: Config, engine: SparkEngine, text: str, count: int | None
+    example: Config, engine: SparkEngine, text: str, count: int | None
 ) -> None:
     """Spark's own syntax is allowed; environment variables are not substituted."""
-    found = rows(shop, text, engine)
+    found = rows(example, text, engine)
     assert found
     assert count in (None, len(found))
     assert "/bin" not in str(found)

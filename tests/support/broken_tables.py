@@ -65,10 +65,10 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {"record_offset": 9, "at": at(0), "previous_at": at(1), "duration_ms": 5, "certainty": None},
         {"record_offset": 9},
     ],
-    "topic_names": [{"topic_id": "a", "told_by": "hearsay", "topic": ""}, {"topic_id": "a", "topic": None}],
+    "topic_names": [{"topic_id": "a", "learned_from": "hearsay", "topic": ""}, {"topic_id": "a", "topic": None}],
     "history_positions": [
-        {"record_partition": 1, "group_id": "live", "told_to": 6, "waits": False, "state": None},
-        {"record_partition": 1, "group_id": "ahead", "told_to": 1000},
+        {"record_partition": 1, "group_id": "live", "processed_to": 6, "waits": False, "state": None},
+        {"record_partition": 1, "group_id": "ahead", "processed_to": 1000},
         {"record_partition": -1, "group_id": ""},
         {"record_partition": -1, "group_id": ""},
     ],

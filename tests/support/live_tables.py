@@ -74,7 +74,7 @@ def _lay_groups(config: Config, now: datetime) -> None:
     lay(config, "group_states", *({"group_id": it, "state": states.get(it, "Stable"), **since} for it in groups))
     generation = {"generation": 7, **since}
     lay(config, "generations", *({"group_id": it, "member_count": members.get(it, 3), **generation} for it in groups))
-    lay(config, "history_positions", {"record_partition": 7, "told_to": 0})
+    lay(config, "history_positions", {"record_partition": 7, "processed_to": 0})
     checks = [("consumer_lag", False), ("offset_commits", True)]
     columns = {"cluster": "default", "table_name": "", "success": True, "checked_at": now}
     rows = [columns | {"table_name": table, "success": success} for table, success in checks]

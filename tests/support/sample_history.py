@@ -13,7 +13,7 @@ Rows = list[dict[str, Any]]
 EVER = "4000 weeks"
 
 
-def lay_shop(config: Config) -> None:
+def lay_sample_history(config: Config) -> None:
     """Write every row for the configured cluster and for another one."""
     for table, listed in _ROWS.items():
         lay(config, table, *({"cluster": config.cluster, **row} for row in listed))

@@ -28,12 +28,12 @@ def free_port() -> int:
 class Server:
     """A running `grouptrail serve-sql`, its ports, and what it printed."""
 
-    def __init__(self, shop: Config, folder: Path, *arguments: str) -> None:
+    def __init__(self, example: Config, folder: Path, *arguments: str) -> None:
         self.connect, self.thrift = free_port(), free_port()
         config = folder / "grouptrail.toml"
         config.write_text('[spark]\n"spark.driver.memory" = "1g"\n')
         self._command = Grouptrail(
-            shop, "serve-sql", "--config", str(config), "--connect-port", str(self.connect),
+            example, "serve-sql", "--config", str(config), "--connect-port", str(self.connect),
             "--thrift-port", str(self.thrift), *arguments,
             environ={"PYTHONUNBUFFERED": "1", "GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG": SECRET},
         )  # fmt: skip

@@ -153,7 +153,7 @@ def test_check_results_in_a_clustered_table_need_spark(config: Config, monkeypat
 def test_check_command_prints_a_row_for_each_expectation_and_starts_no_jvm(
     config: Config, format: str, begins: str
 ) -> None:
-    lay(config, "topic_names", {"topic_id": "a", "topic": "t", "told_by": "x", "cluster": CLUSTER})
+    lay(config, "topic_names", {"topic_id": "a", "topic": "t", "learned_from": "x", "cluster": CLUSTER})
     command = ["check", "--warehouse", config.warehouse, "--cluster", CLUSTER, "--format", format]
     result = CliRunner().invoke(cli.app, command)
     assert result.exit_code == 1

@@ -512,3 +512,11 @@ def test_check_of_a_mistyped_warehouse_creates_no_folder(tmp_path: Path) -> None
             f"grouptrail: there is no warehouse {mistyped}: check --warehouse, or run grouptrail run first"
         ]
         assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_logs_which_engine_reads(example: Config) -> None:
+    """Only for the command that it is given to."""
+    run = grouptrail("show", "lag", "--warehouse", example.warehouse, "--debug")
+    assert run.returncode == 0, run.stderr
+    assert f"engine: {example.warehouse}: 0 rows, 0 bytes: delta-rs" in run.stderr
+    assert "engine:" not in grouptrail("show", "lag", "--warehouse", example.warehouse).stderr

@@ -35,9 +35,9 @@ def names(rows: list[dict[str, str]] | None) -> list[str]:
     return [row["group_id"] for row in rows]
 
 
-def test_read_digest_returns_what_happened_since_then(shop: Config) -> None:
+def test_read_digest_returns_what_happened_since_then(example: Config) -> None:
     """The sample history: from its begin on, and without what came before a later time."""
-    rows = read_digest(warehouse_of(shop), at(0.5), sample_seconds=SAMPLE_SECONDS)
+    rows = read_digest(warehouse_of(example), at(0.5), sample_seconds=SAMPLE_SECONDS)
     assert names(rows.worst) == ["replay", "billing", "audit"]
     assert [(row["group_id"], row["rebalances"]) for row in rows.storms or ()] == [("billing", 4)]
     assert {(row["group_id"], row["kind"]) for row in rows.resets or ()} >= {
@@ -47,13 +47,13 @@ def test_read_digest_returns_what_happened_since_then(shop: Config) -> None:
     assert "gone" in names(rows.vanished)
     assert "silent" in names(rows.new)
     assert "billing" not in names(rows.new)
-    late = read_digest(warehouse_of(shop), at(4), sample_seconds=SAMPLE_SECONDS)
+    late = read_digest(warehouse_of(example), at(4), sample_seconds=SAMPLE_SECONDS)
     assert (late.storms, late.resets, names(late.vanished), late.new) == ([], [], ["gone"], [])
 
 
-def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(shop: Config) -> None:
+def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(example: Config) -> None:
     """All groups would seem to be new: compaction leaves only the newest records of each."""
-    rows = read_digest(warehouse_of(shop), at(-60), sample_seconds=SAMPLE_SECONDS)
+    rows = read_digest(warehouse_of(example), at(-60), sample_seconds=SAMPLE_SECONDS)
     assert rows.new is None
     assert "not known: the topic has been read only since then" in render(digest_of(rows), "markdown")
 
@@ -71,11 +71,19 @@ def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(tmp_
     )
 
 
-def test_digest_command_prints_markdown_or_html(shop: Config) -> None:
-    command = ["digest", "--since", "2026-03-04 12:00:30", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
+def test_digest_command_prints_markdown_or_html(example: Config) -> None:
+    command = [
+        "digest",
+        "--since",
+        "2026-03-04 12:00:30",
+        "--warehouse",
+        example.warehouse,
+        "--cluster",
+        example.cluster,
+    ]
     text = re.sub(r"\d+ d \d+ h ago", "AGE ago", CliRunner().invoke(cli.app, command).output)
     assert re.findall(r"^#+ .*$", text, re.MULTILINE) == [
-        f"# Consumer groups of cluster {shop.cluster}",
+        f"# Consumer groups of cluster {example.cluster}",
         f"## Worst groups {AS_OF_SAMPLE}",
         *("## Rebalance storms", "## Offset resets", "## Vanished groups", "## New groups"),
     ]
@@ -85,9 +93,9 @@ def test_digest_command_prints_markdown_or_html(shop: Config) -> None:
     assert "<li><code>replay</code>: REWIND, lag 5" in html
 
 
-def test_digest_command_after_the_newest_data_ends_with_one_line_error(shop: Config) -> None:
+def test_digest_command_after_the_newest_data_ends_with_one_line_error(example: Config) -> None:
     """It prints no period that ends before it begins, and not that no group is behind."""
-    command = ["digest", "--since", "1h", "--warehouse", shop.warehouse]
+    command = ["digest", "--since", "1h", "--warehouse", example.warehouse]
     result = CliRunner().invoke(cli.app, command)
     assert (result.exit_code, result.stdout) == (1, "")
     assert re.fullmatch(
@@ -98,10 +106,10 @@ def test_digest_command_after_the_newest_data_ends_with_one_line_error(shop: Con
     )
 
 
-def test_digest_post_after_the_newest_data_says_so_in_the_chat_and_fails(shop: Config) -> None:
+def test_digest_post_after_the_newest_data_says_so_in_the_chat_and_fails(example: Config) -> None:
     """A chat in which nothing appears would look as if all were well."""
     with webhook() as hook:
-        command = ["digest", "--since", "1h", "--warehouse", shop.warehouse, "--post", hook.url]
+        command = ["digest", "--since", "1h", "--warehouse", example.warehouse, "--post", hook.url]
         result = CliRunner().invoke(cli.app, command)
     assert result.exit_code == 1
     [(_, _, body)] = hook.received
@@ -111,14 +119,14 @@ def test_digest_post_after_the_newest_data_says_so_in_the_chat_and_fails(shop: C
     assert "behind" not in text
 
 
-def test_digest_of_a_pipeline_that_stopped_says_when(shop: Config) -> None:
-    text = render(digest_of(read_digest(warehouse_of(shop), at(0.5), sample_seconds=SAMPLE_SECONDS)), "markdown")
+def test_digest_of_a_pipeline_that_stopped_says_when(example: Config) -> None:
+    text = render(digest_of(read_digest(warehouse_of(example), at(0.5), sample_seconds=SAMPLE_SECONDS)), "markdown")
     assert "2026-03-04 12:00 to 2026-03-04 12:05 UTC; as of 2026-03-04 12:05:00 UTC (" in text
     assert "nothing has been recorded since" in text
 
 
-def test_digest_without_a_sample_in_the_period_does_not_know_the_worst_groups(shop: Config) -> None:
-    text = render(digest_of(read_digest(warehouse_of(shop), at(3), sample_seconds=SAMPLE_SECONDS)), "markdown")
+def test_digest_without_a_sample_in_the_period_does_not_know_the_worst_groups(example: Config) -> None:
+    text = render(digest_of(read_digest(warehouse_of(example), at(3), sample_seconds=SAMPLE_SECONDS)), "markdown")
     assert "## Worst groups\n\nnot known: the newest samples of lag are as of 2026-03-04 12:02:06 UTC (" in text
 
 
@@ -190,8 +198,16 @@ def test_digest_huge_names_and_many_groups_are_cut() -> None:
         assert "and 490 more" in text
 
 
-def test_digest_post_sends_one_json_message_and_prints_no_url(shop: Config) -> None:
-    command = ["digest", "--since", "2026-03-04 12:00:30", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
+def test_digest_post_sends_one_json_message_and_prints_no_url(example: Config) -> None:
+    command = [
+        "digest",
+        "--since",
+        "2026-03-04 12:00:30",
+        "--warehouse",
+        example.warehouse,
+        "--cluster",
+        example.cluster,
+    ]
     with webhook() as hook:
         result = CliRunner().invoke(cli.app, [*command, "--post", hook.url])
         from_stdin = CliRunner().invoke(cli.app, [*command, "--post", "-"], input=f"{hook.url}\n")
@@ -203,7 +219,7 @@ def test_digest_post_sends_one_json_message_and_prints_no_url(shop: Config) -> N
     assert again == (path, content_type, body)
     message = json.loads(body)
     assert list(message) == ["text"]
-    assert message["text"].startswith(f"*Consumer groups of cluster {shop.cluster}*, 2026-03-04 12:00")
+    assert message["text"].startswith(f"*Consumer groups of cluster {example.cluster}*, 2026-03-04 12:00")
     assert "• `replay`: REWIND" in message["text"]
 
 
@@ -255,11 +271,18 @@ def test_post_wrong_url_raises_one_line_without_it(url: str, message: str) -> No
     assert "\n" not in str(raised.value)
 
 
-def test_digest_post_error_with_debug_shows_no_url(shop: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_post_error_with_debug_shows_no_url(example: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the one line nor in the stack trace."""
     monkeypatch.setattr(sending, "_TIMEOUT_SECONDS", 2.0)
     url = f"http://127.0.0.1:{refused_port()}/hunter2"
-    where = ["--since", "2026-03-04", "--warehouse", shop.warehouse, "--cluster", shop.cluster]
+    where = [
+        "--since",
+        "2026-03-04",
+        "--warehouse",
+        example.warehouse,
+        "--cluster",
+        example.cluster,
+    ]
     status, printed = on_terminal("digest", *where, "--post", url, "--debug")
     assert status == 1
     assert "Traceback" in printed

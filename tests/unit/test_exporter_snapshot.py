@@ -154,7 +154,7 @@ def test_snapshot_lag_age_is_of_its_own_cluster_even_if_others_have_newer_rows_i
 def test_snapshot_of_a_cluster_that_the_tables_lack_has_no_ages(config: Config) -> None:
     """History that waits for nothing is 0 seconds behind; history of nothing is not."""
     lay_everything(config)
-    lay(config, "history_positions", {"told_to": 10})
+    lay(config, "history_positions", {"processed_to": 10})
     assert snapshot_reader(config).read().newest["history_positions"] == math.inf
     assert snapshot_reader(config.model_copy(update={"cluster": "absent"})).read().newest == {}
 
@@ -173,21 +173,26 @@ def test_snapshot_history_age_is_that_of_the_first_unprocessed_batch(config: Con
 
     lay(config, "ingest_progress", batch(0, 50, group_metadata=1))
     assert waits() is None
-    lay(config, "history_positions", {"told_to": 99, "cluster": "other"}, {"told_to": 7, "record_partition": 8})
+    lay(
+        config,
+        "history_positions",
+        {"processed_to": 99, "cluster": "other"},
+        {"processed_to": 7, "record_partition": 8},
+    )
     assert waits() == 50
-    lay(config, "history_positions", {"told_to": 4})
+    lay(config, "history_positions", {"processed_to": 4})
     lay(config, "ingest_progress", batch(10, 40))
     assert waits() == 0
     lay(config, "ingest_progress", batch(20, 30, group_records=2), batch(0, 20, group_records=1, record_partition=3))
     lay(config, "ingest_progress", batch(30, 10, group_metadata=1), batch(90, 45, cluster="other", group_records=1))
     assert waits() == 30
-    lay(config, "history_positions", {"told_to": 25, "group_id": "payments"})
+    lay(config, "history_positions", {"processed_to": 25, "group_id": "payments"})
     assert waits() == 20
-    lay(config, "history_positions", {"told_to": 1, "record_partition": 3}, {"told_to": 31})
+    lay(config, "history_positions", {"processed_to": 1, "record_partition": 3}, {"processed_to": 31})
     assert waits() == 0
     positions = warehouse_of(config).table("history_positions").path
     write_deltalake(positions, DeltaTable(positions).to_pyarrow_table().slice(0, 0), mode="overwrite")
-    lay(config, "history_positions", {"told_to": 0, "record_partition": -1})
+    lay(config, "history_positions", {"processed_to": 0, "record_partition": -1})
     assert waits() == 50
 
 
@@ -197,7 +202,7 @@ def test_snapshot_after_a_start_reads_no_batches_that_history_had_processed(conf
         lay(config, "ingest_progress", progress(10 * number, 10 * number + 10, landed_at=landed_at, group_metadata=1))
         if not number:
             files = list(Path(warehouse_of(config).table("ingest_progress").path).glob("*.parquet"))
-    lay(config, "history_positions", {"told_to": 20})
+    lay(config, "history_positions", {"processed_to": 20})
     assert snapshot_reader(config).read().newest["history_positions"] == math.inf
     for file in files:
         file.unlink()

@@ -27,9 +27,9 @@ def values(one: Difference) -> tuple[str | int | None, str | int | None]:
     return one.before, one.after
 
 
-def test_diff_members_and_owners_before_and_after_a_crash(lake: Config) -> None:
+def test_diff_members_and_owners_before_and_after_a_crash(simulated: Config) -> None:
     """At minute 22 billing-boris is gone, and its partitions have other owners."""
-    changed = found(lake, 20, 23)
+    changed = found(simulated, 20, 23)
     assert values(changed["member", "billing-boris"]) == ("billing-boris on 10.0.0.12", None)
     assert values(changed["owner", "orders-5"]) == ("billing-boris", "billing-anna")
     assert values(changed["members", ""]) == (3, 2)
@@ -38,35 +38,35 @@ def test_diff_members_and_owners_before_and_after_a_crash(lake: Config) -> None:
     assert ("member", "billing-anna") not in changed
 
 
-def test_diff_lag_is_that_of_the_newest_samples_before_both(lake: Config) -> None:
-    changed = found(lake, 30, 45)
+def test_diff_lag_is_that_of_the_newest_samples_before_both(simulated: Config) -> None:
+    changed = found(simulated, 30, 45)
     lags = {name: values(one) for (what, name), one in changed.items() if what == "lag"}
     assert lags
     assert values(changed["total lag", ""])[1] > values(changed["total lag", ""])[0]  # type: ignore[operator]
 
 
-def test_diff_of_a_partition_that_is_added_has_no_owner_before(lake: Config) -> None:
-    assert found(lake, 70, 80)["owner", "orders-7"].before is None
+def test_diff_of_a_partition_that_is_added_has_no_owner_before(simulated: Config) -> None:
+    assert found(simulated, 70, 80)["owner", "orders-7"].before is None
 
 
-def test_diff_in_a_quiet_time_finds_no_member_or_owner(lake: Config) -> None:
-    assert {what for what, _ in found(lake, 30, 31)} <= {"lag", "total lag"}
+def test_diff_in_a_quiet_time_finds_no_member_or_owner(simulated: Config) -> None:
+    assert {what for what, _ in found(simulated, 30, 31)} <= {"lag", "total lag"}
 
 
-def test_diff_before_the_history_or_of_an_unknown_group_raises(lake: Config) -> None:
+def test_diff_before_the_history_or_of_an_unknown_group_raises(simulated: Config) -> None:
     with pytest.raises(
         QueryError, match="history of 'billing' begins after 2026-03-04 11:00:00 UTC: give a later time"
     ):
-        list(differences(warehouse_of(lake), "billing", at(-60), at(5)))
+        list(differences(warehouse_of(simulated), "billing", at(-60), at(5)))
     with pytest.raises(QueryError, match="did you mean billing"):
-        list(differences(warehouse_of(lake), "biling", at(1), at(5)))
+        list(differences(warehouse_of(simulated), "biling", at(1), at(5)))
 
 
 COMMAND = ["diff", "billing", "2026-03-04T12:20:00Z", "2026-03-04T12:23:00Z"]
 
 
-def test_diff_command_on_a_terminal_of_80_columns_prints_its_parts(lake: Config) -> None:
-    status, printed = on_terminal(*COMMAND, "--warehouse", lake.warehouse)
+def test_diff_command_on_a_terminal_of_80_columns_prints_its_parts(simulated: Config) -> None:
+    status, printed = on_terminal(*COMMAND, "--warehouse", simulated.warehouse)
     assert status == 0, printed
     lines = printed.splitlines()
     assert lines[0] == "billing of cluster default, from 2026-03-04 12:20:00 UTC to 2026-03-04 12:23:00 UTC"
@@ -75,8 +75,8 @@ def test_diff_command_on_a_terminal_of_80_columns_prints_its_parts(lake: Config)
     assert any(line.split() == ["orders-5", "billing-boris", "billing-anna"] for line in lines)
 
 
-def test_diff_command_other_formats_have_a_row_for_each_difference(lake: Config) -> None:
-    command = [*COMMAND, "--warehouse", lake.warehouse, "--format"]
+def test_diff_command_other_formats_have_a_row_for_each_difference(simulated: Config) -> None:
+    command = [*COMMAND, "--warehouse", simulated.warehouse, "--format"]
     rows = [json.loads(line) for line in CliRunner().invoke(cli.app, [*command, "json"]).output.splitlines()]
     table = csv.DictReader(io.StringIO(CliRunner().invoke(cli.app, [*command, "csv"]).output))
     wanted = {"what": "owner", "name": "orders-5", "before": "billing-boris", "after": "billing-anna"}
@@ -95,7 +95,7 @@ def test_diff_command_wrong_times_exit_with_usage_error(moments: list[str], mess
     assert message in result.stderr
 
 
-def test_diff_second_moment_is_now_by_default(lake: Config) -> None:
-    command = ["diff", "billing", f"{KNOWN_UNTIL:%Y-%m-%dT%H:%M:%SZ}", "--warehouse", lake.warehouse]
+def test_diff_second_moment_is_now_by_default(simulated: Config) -> None:
+    command = ["diff", "billing", f"{KNOWN_UNTIL:%Y-%m-%dT%H:%M:%SZ}", "--warehouse", simulated.warehouse]
     result = CliRunner().invoke(cli.app, command)
     assert result.exit_code == 0, result.output

@@ -51,7 +51,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A warehouse with a group, topics, members and metadata of each hostile name, and a group that no query may
     reach."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
@@ -89,60 +89,73 @@ def assert_plain(text: str) -> None:
 
 
 @each_name
-def test_views_hostile_group_name_selects_only_that_group(lake: Config, name: str) -> None:
+def test_views_hostile_group_name_selects_only_that_group(simulated: Config, name: str) -> None:
     """Every view that takes a group; the tables still exist afterwards."""
     views = [view for view in contracts.views().values() if [it.name for it in view.parameters][:1] == ["group"]]
     assert len(views) > 3
     for view in views:
         others = "" if view.required == 1 else ", '2026-03-04T12:31:00Z'"
         found, expected = (
-            asked(lake, f"SELECT * FROM {view.name}({datafusion_literal(group)}{others})").splitlines()
+            asked(simulated, f"SELECT * FROM {view.name}({datafusion_literal(group)}{others})").splitlines()
             for group in (name, "bystander")
         )
         assert len(found) == len(expected) > 0, view.name
-    counted = asked(lake, f"SELECT group_id FROM offset_commits WHERE metadata = {datafusion_literal(name)}")
+    counted = asked(simulated, f"SELECT group_id FROM offset_commits WHERE metadata = {datafusion_literal(name)}")
     assert [json.loads(line) for line in counted.splitlines()] == [{"group_id": name}]
 
 
 @pytest.mark.parametrize("format", ["table", "json", "csv"])
-def test_sql_output_to_terminal_has_no_control_characters(lake: Config, format: TextFormat) -> None:
+def test_sql_output_to_terminal_has_no_control_characters(simulated: Config, format: TextFormat) -> None:
     """Each row is one line, except for a table's header and footer."""
-    text = asked(lake, "SELECT group_id FROM offset_commits", format)
+    text = asked(simulated, "SELECT group_id FROM offset_commits", format)
     assert_plain(text)
     lines = [line for line in text.splitlines() if line.strip()]
     assert len(lines) - {"table": 3, "json": 0, "csv": 1}[format] == len(STRANGE) + 1
 
 
-def test_sql_output_to_file_keeps_every_character(lake: Config) -> None:
+def test_sql_output_to_file_keeps_every_character(simulated: Config) -> None:
     """Programs read the names as they are."""
     out = io.StringIO()
-    run_sql(sql_context(lake), "SELECT group_id FROM offset_commits", format="json", out=out)
+    run_sql(sql_context(simulated), "SELECT group_id FROM offset_commits", format="json", out=out)
     assert {json.loads(line)["group_id"] for line in out.getvalue().splitlines()} == {*STRANGE, "bystander"}
     out = io.StringIO()
-    run_sql(sql_context(lake), "SELECT group_id FROM offset_commits", format="csv", out=out)
+    run_sql(sql_context(simulated), "SELECT group_id FROM offset_commits", format="csv", out=out)
     assert [name for name in STRANGE if '"' not in name and name not in out.getvalue()] == []
 
 
 @each_name
-def test_show_hostile_group_name_prints_no_control_characters(lake: Config, name: str) -> None:
+def test_show_hostile_group_name_prints_no_control_characters(simulated: Config, name: str) -> None:
     """For the group, its members and its lag."""
     as_table: Literal["table", "json"]
     for as_table in ("table", "json"):
         out = Terminal()
         show_group(
-            warehouse_of(lake), name, at=None, generations=5, sample_seconds=SAMPLE_SECONDS, format=as_table, out=out
+            warehouse_of(simulated),
+            name,
+            at=None,
+            generations=5,
+            sample_seconds=SAMPLE_SECONDS,
+            format=as_table,
+            out=out,
         )
-        show_lag(warehouse_of(lake), groups=["*"], topics=[], sample_seconds=SAMPLE_SECONDS, format=as_table, out=out)
+        show_lag(
+            warehouse_of(simulated),
+            groups=["*"],
+            topics=[],
+            sample_seconds=SAMPLE_SECONDS,
+            format=as_table,
+            out=out,
+        )
         assert_plain(out.getvalue())
         assert text.harmless(name)[:8] in out.getvalue() or as_table == "json"
 
 
 @each_name
 def test_cli_error_with_hostile_name_prints_no_control_characters(
-    lake: Config, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    simulated: Config, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name of an unknown group, and an invalid number."""
-    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", lake.warehouse)
+    monkeypatch.setenv("GROUPTRAIL_WAREHOUSE", simulated.warehouse)
     queries = [["show", "group", f"no {name}"], ["sql", f"SELECT CAST({datafusion_literal(name)} AS BIGINT)"]]
     for arguments in queries:
         monkeypatch.setattr("sys.argv", ["grouptrail", *arguments])
@@ -155,11 +168,11 @@ def test_cli_error_with_hostile_name_prints_no_control_characters(
 
 
 @each_name
-def test_timeline_page_hostile_group_name_adds_no_html_tags(lake: Config, name: str) -> None:
+def test_timeline_page_hostile_group_name_adds_no_html_tags(simulated: Config, name: str) -> None:
     """The page has as many elements for any name; browser tests check what it shows."""
 
     def page(group: str) -> str:
-        return timeline_page(warehouse_of(lake), group, since=None, until=None)
+        return timeline_page(warehouse_of(simulated), group, since=None, until=None)
 
     def tags(text: str) -> list[str]:
         return re.findall(r"<(?:/?script|img|iframe)\b", re.sub(r"<title>.*?</title>", "", text, flags=re.DOTALL))

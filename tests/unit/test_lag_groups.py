@@ -80,10 +80,10 @@ def test_groups_with_records_of_members_that_the_history_has_not_read_are_return
     small_tables.lay(config, "group_states", {"state": "Empty", "started_at": small_tables.at(0)} | OPEN)
     for other in ("group_metadata", "group_records"):
         small_tables.lay(config, other)
-    small_tables.lay(config, "history_positions", {"told_to": 7})
+    small_tables.lay(config, "history_positions", {"processed_to": 7})
     small_tables.lay(config, table, record | {"record_offset": 7})
     assert read(config).by_id["billing"].is_returning is is_returning
-    small_tables.lay(config, "history_positions", {"told_to": 8, "cluster": "other"})
+    small_tables.lay(config, "history_positions", {"processed_to": 8, "cluster": "other"})
     assert read(config).by_id["billing"].is_returning is is_returning
 
 
@@ -114,7 +114,7 @@ def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) 
     assert group.endings == {"left", "left_or_expired"}
 
 
-def lay_empty_group(config: Config, *, told_to: int) -> None:
+def lay_empty_group(config: Config, *, processed_to: int) -> None:
     """Write that members a and b of billing were gone at 12:05; a had left by itself, c had left earlier."""
     gone = {"left_at": small_tables.at(5), "ended": "left_or_expired", "joined_at": small_tables.at(-9)}
     small_tables.lay(
@@ -137,7 +137,7 @@ def lay_empty_group(config: Config, *, told_to: int) -> None:
         owned | {"partition": -1, "member_id": "b"},
     )
     small_tables.lay(config, "group_records")
-    small_tables.lay(config, "history_positions", {"told_to": told_to})
+    small_tables.lay(config, "history_positions", {"processed_to": processed_to})
     timeouts = {"session_timeout_ms": 45_000, "rebalance_timeout_ms": 300_000}
     members = [{"member_id": name} | timeouts for name in "ab"]
     joined = {"leader": "a", "members": members, "state_at": small_tables.at(3), "record_at": small_tables.at(4)}
@@ -157,7 +157,7 @@ def last_owners(config: Config) -> list[dict[str, object]]:
 
 def test_groups_last_owners_have_the_timeouts_of_their_last_generation(config: Config) -> None:
     """Earlier owners, earlier generations and one that came back since do not count."""
-    lay_empty_group(config, told_to=51)
+    lay_empty_group(config, processed_to=51)
     times = {"joined_at": small_tables.at(-9), "session_ms": 45_000, "poll_ms": 300_000}
     owned = {"group_id": "billing", "topic": "orders"}
     assert last_owners(config) == [
@@ -168,7 +168,7 @@ def test_groups_last_owners_have_the_timeouts_of_their_last_generation(config: C
 
 def test_groups_last_owners_that_are_static_have_no_timeouts(config: Config) -> None:
     """They do not leave when they close: one that is gone early was removed, perhaps because it had died."""
-    lay_empty_group(config, told_to=51)
+    lay_empty_group(config, processed_to=51)
     DeltaTable(warehouse_of(config).table("memberships").path).update({"ended": "'expired_or_removed'"})
     assert {(row["session_ms"], row["poll_ms"]) for row in last_owners(config)} == {(None, None)}
 
@@ -183,12 +183,12 @@ def test_groups_last_owners_without_the_decoded_tables_have_no_timeouts(config: 
     assert (row["member_id"], row["has_left"], row["session_ms"]) == ("a", True, None)
 
 
-@pytest.mark.parametrize(("told_to", "is_asked_again"), [(51, False), (50, True)])
+@pytest.mark.parametrize(("processed_to", "is_asked_again"), [(51, False), (50, True)])
 def test_groups_that_stay_empty_are_asked_for_until_the_history_has_written_all(
-    config: Config, told_to: int, *, is_asked_again: bool
+    config: Config, processed_to: int, *, is_asked_again: bool
 ) -> None:
     """The history writes its tables at once, and how far it has come afterwards."""
-    lay_empty_group(config, told_to=told_to)
+    lay_empty_group(config, processed_to=processed_to)
     groups = read(config)
     late = {"topic": "orders", "partition": 2, "member_id": "b", "owned_until": small_tables.at(5)}
     small_tables.lay(config, "partition_ownership", late)
@@ -198,7 +198,7 @@ def test_groups_that_stay_empty_are_asked_for_until_the_history_has_written_all(
 
 
 def test_groups_that_are_no_longer_empty_have_no_last_owners(config: Config) -> None:
-    lay_empty_group(config, told_to=51)
+    lay_empty_group(config, processed_to=51)
     groups = read(config)
     DeltaTable(warehouse_of(config).table("group_states").path).delete()
     small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(7)} | OPEN)

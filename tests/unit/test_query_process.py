@@ -44,9 +44,9 @@ def run(config: Config, text: str, **limits: Any) -> QueryResult:
         "SELECT * FROM consumer_lag WHERE false",
     ],
 )
-def test_result_is_that_of_grouptrail_sql(shop: Config, text: str) -> None:
-    schema, batches = run_query(sql_context(shop), text)
-    found = run(shop, text)
+def test_result_is_that_of_grouptrail_sql(example: Config, text: str) -> None:
+    schema, batches = run_query(sql_context(example), text)
+    found = run(example, text)
     assert found.schema.names == schema.names
     assert list(rows(found.batches())) == list(rows(batches))
     assert not found.is_cut
@@ -61,9 +61,12 @@ def test_result_is_that_of_grouptrail_sql(shop: Config, text: str) -> None:
         "SELECT * FROM owners_at('billin', now())",
     ],
 )
-def test_wrong_query_gets_the_line_of_grouptrail_sql(shop: Config, text: str) -> None:
+def test_wrong_query_gets_the_line_of_grouptrail_sql(example: Config, text: str) -> None:
     messages = []
-    for answer in (lambda: list(run_query(sql_context(shop), text)[1]), lambda: run(shop, text)):
+    for answer in (
+        lambda: list(run_query(sql_context(example), text)[1]),
+        lambda: run(example, text),
+    ):
         with pytest.raises(GrouptrailError) as caught:
             answer()
         messages.append(str(caught.value))
@@ -71,16 +74,16 @@ def test_wrong_query_gets_the_line_of_grouptrail_sql(shop: Config, text: str) ->
     assert "\n" not in messages[0]
 
 
-def test_result_of_a_view_says_how_old_its_data_are(shop: Config) -> None:
-    assert str(run(shop, "SELECT * FROM current_lag").note).startswith("as of 2026-03-04 12:02:06 UTC (")
-    assert run(shop, "SELECT * FROM consumer_lag").note is None
+def test_result_of_a_view_says_how_old_its_data_are(example: Config) -> None:
+    assert str(run(example, "SELECT * FROM current_lag").note).startswith("as of 2026-03-04 12:02:06 UTC (")
+    assert run(example, "SELECT * FROM consumer_lag").note is None
 
 
-def test_rows_beyond_the_limit_are_left_out(shop: Config) -> None:
+def test_rows_beyond_the_limit_are_left_out(example: Config) -> None:
     text = "SELECT value FROM generate_series(1, 50000)"
-    found = run(shop, text, max_rows=10_000)
+    found = run(example, text, max_rows=10_000)
     assert (found.table.num_rows, found.is_cut) == (10_000, True)
-    exact = run(shop, "SELECT value FROM generate_series(1, 1000)")
+    exact = run(example, "SELECT value FROM generate_series(1, 1000)")
     assert (exact.table.num_rows, exact.is_cut) == (1000, False)
 
 
@@ -91,16 +94,16 @@ def test_rows_beyond_the_limit_are_left_out(shop: Config) -> None:
         ("SELECT repeat('x', 50000000) AS huge", range(1)),
     ],
 )
-def test_bytes_beyond_the_limit_are_left_out(shop: Config, text: str, some: range) -> None:
-    found = run(shop, text, max_result_bytes=1_000_000)
+def test_bytes_beyond_the_limit_are_left_out(example: Config, text: str, some: range) -> None:
+    found = run(example, text, max_result_bytes=1_000_000)
     assert found.is_cut
     assert found.table.num_rows in some
     assert found.table.nbytes <= 1_000_000
 
 
-def test_query_that_takes_too_long_is_stopped(shop: Config) -> None:
+def test_query_that_takes_too_long_is_stopped(example: Config) -> None:
     with pytest.raises(LimitError, match=r"longer than 1\.5 s and was stopped: read less"):
-        run(shop, ENDLESS, timeout_seconds=1.5)
+        run(example, ENDLESS, timeout_seconds=1.5)
 
 
 @pytest.mark.parametrize(
@@ -110,9 +113,9 @@ def test_query_that_takes_too_long_is_stopped(shop: Config) -> None:
         "SELECT value, count(*) FROM generate_series(1, 100000000) GROUP BY value ORDER BY 2",
     ],
 )
-def test_query_that_needs_too_much_memory_is_stopped(shop: Config, text: str) -> None:
+def test_query_that_needs_too_much_memory_is_stopped(example: Config, text: str) -> None:
     with pytest.raises(LimitError, match="needs more than 400 MB of memory and was stopped: read fewer"):
-        run(shop, text, max_memory_bytes=400_000_000)
+        run(example, text, max_memory_bytes=400_000_000)
 
 
 @pytest.mark.parametrize(
@@ -138,24 +141,26 @@ def test_query_that_needs_too_much_memory_is_stopped(shop: Config, text: str) ->
         "SELECT * FROM read_parquet('{folder}/secret.csv')",
     ],
 )
-def test_only_tables_and_views_are_read_and_nothing_is_written(shop: Config, tmp_path: Path, text: str) -> None:
+def test_only_tables_and_views_are_read_and_nothing_is_written(example: Config, tmp_path: Path, text: str) -> None:
     (tmp_path / "secret.csv").write_text("password\nhunter2\n")
     with pytest.raises(GrouptrailError) as caught:
-        list(run_query(sql_context(shop), text.format(folder=tmp_path))[1])
+        list(run_query(sql_context(example), text.format(folder=tmp_path))[1])
     assert "hunter2" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["secret.csv"]
 
 
-def test_process_cannot_write_files_whatever_the_engine_does(shop: Config, tmp_path: Path) -> None:
+def test_process_cannot_write_files_whatever_the_engine_does(example: Config, tmp_path: Path) -> None:
     code = "import re\nfrom grouptrail.query import process, sql\nsql._QUERY = re.compile('')\nprocess.main()\n"
-    request = process._request(warehouse_of(shop), f"COPY (SELECT 1) TO '{tmp_path}/out.csv'", SAMPLE_SECONDS, LIMITS)
+    request = process._request(
+        warehouse_of(example), f"COPY (SELECT 1) TO '{tmp_path}/out.csv'", SAMPLE_SECONDS, LIMITS
+    )
     ran = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, check=True, timeout=60)
     assert "finalizing writes" in json.loads(ran.stdout.partition(b"\n")[0])["problem"]
     assert [path for path in tmp_path.iterdir() if path.stat().st_size] == []
 
 
-def test_secrets_are_on_no_command_line_and_in_no_variable(shop: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = shop.model_copy(update={"storage": {"aws_secret_access_key": "hunter2"}})
+def test_secrets_are_on_no_command_line_and_in_no_variable(example: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = example.model_copy(update={"storage": {"aws_secret_access_key": "hunter2"}})
     started: list[tuple[Any, dict[str, Any]]] = []
     real = subprocess.Popen
 
@@ -171,13 +176,13 @@ def test_secrets_are_on_no_command_line_and_in_no_variable(shop: Config, monkeyp
     assert "hunter2" not in str(options)
 
 
-def test_process_whose_caller_is_gone_ends(shop: Config) -> None:
+def test_process_whose_caller_is_gone_ends(example: Config) -> None:
     """The caller never kills it here, as if it had been killed itself."""
     limits = replace(LIMITS, timeout_seconds=0.5)
     command = [sys.executable, "-P", "-m", "grouptrail.query.process"]
     ran = subprocess.run(
         command,
-        input=process._request(warehouse_of(shop), ENDLESS, SAMPLE_SECONDS, limits),
+        input=process._request(warehouse_of(example), ENDLESS, SAMPLE_SECONDS, limits),
         capture_output=True,
         check=False,
         timeout=60,
@@ -195,19 +200,19 @@ def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return path
 
 
-def test_process_that_ends_without_an_answer_is_reported_in_one_line(shop: Config, broken: Path) -> None:
+def test_process_that_ends_without_an_answer_is_reported_in_one_line(example: Config, broken: Path) -> None:
     with pytest.raises(GrouptrailError, match=r"^the query's process ended without an answer \(thread panicked\)"):
-        run(shop, "SELECT 1")
+        run(example, "SELECT 1")
 
 
-def test_queries_beyond_the_number_at_a_time_are_refused(shop: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_beyond_the_number_at_a_time_are_refused(example: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_WAIT_SECONDS", 0.01)
     queries = QueryProcesses(replace(LIMITS, timeout_seconds=3), 1)
     outcomes: list[str] = []
 
     def endless() -> None:
         try:
-            queries.run(warehouse_of(shop), ENDLESS, sample_seconds=SAMPLE_SECONDS)
+            queries.run(warehouse_of(example), ENDLESS, sample_seconds=SAMPLE_SECONDS)
         except GrouptrailError as error:
             outcomes.append(str(error))
 
@@ -216,17 +221,17 @@ def test_queries_beyond_the_number_at_a_time_are_refused(shop: Config, monkeypat
     while queries._free is None or queries._free._value:
         pass
     with pytest.raises(BusyError, match="1 query runs already, which is the limit: try again"):
-        queries.run(warehouse_of(shop), "SELECT 1", sample_seconds=SAMPLE_SECONDS)
+        queries.run(warehouse_of(example), "SELECT 1", sample_seconds=SAMPLE_SECONDS)
     first.join()
     assert "longer than 3 s" in outcomes[0]
-    assert queries.run(warehouse_of(shop), "SELECT 1", sample_seconds=SAMPLE_SECONDS).table.num_rows == 1
+    assert queries.run(warehouse_of(example), "SELECT 1", sample_seconds=SAMPLE_SECONDS).table.num_rows == 1
 
 
-def test_no_queries_at_a_time_disable_sql(shop: Config) -> None:
+def test_no_queries_at_a_time_disable_sql(example: Config) -> None:
     with pytest.raises(
         GrouptrailError, match=r"SQL is disabled here: use `grouptrail sql`, or set web\.sql_max_queries"
     ):
-        QueryProcesses(LIMITS, 0).run(warehouse_of(shop), "SELECT 1", sample_seconds=SAMPLE_SECONDS)
+        QueryProcesses(LIMITS, 0).run(warehouse_of(example), "SELECT 1", sample_seconds=SAMPLE_SECONDS)
 
 
 def test_process_leaves_the_processor_and_memory_to_others() -> None:

@@ -27,17 +27,17 @@ def asked(config: Config, text: str) -> list[dict[str, Any]]:
 
 
 @each_view
-def test_view_returns_the_expected_rows(shop: Config, view: View) -> None:
+def test_view_returns_the_expected_rows(example: Config, view: View) -> None:
     """Rows of the other cluster are not among them."""
     query, wanted = ASKED[view.name]
     assert wanted
-    assert asked(shop, query) == [pytest.approx(row) for row in wanted]
+    assert asked(example, query) == [pytest.approx(row) for row in wanted]
 
 
 @each_view
-def test_view_example_columns_match_the_contract(shop: Config, view: View) -> None:
+def test_view_example_columns_match_the_contract(example: Config, view: View) -> None:
     """Names and types in order, also for the documented example, which is executed as it is."""
-    schema, _ = run_query(sql_context(shop), view.example)
+    schema, _ = run_query(sql_context(example), view.example)
     assert schema.names == [column.name for column in view.columns]
     types = [_plain(field.type) for field in pa.schema(schema)]
     assert types == [arrow_type(column.type) for column in view.columns]

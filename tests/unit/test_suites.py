@@ -74,10 +74,10 @@ def test_from_contract_gives_key_null_and_type_expectations() -> None:
     table = contracts.tables()["topic_names"]
     by_name = {one["meta"]["name"]: one["kwargs"] for one in suites.from_contract(table)}
     assert by_name["key_unique"]["unexpected_rows_query"].endswith("GROUP BY topic_id HAVING count(*) > 1")
-    assert by_name["type_of_told_at"] == {"column": "told_at", "type_": "TimestampType"}
-    lacking = {one["meta"]["name"]: one["kwargs"] for one in suites.from_contract(table, {"told_at"})}
-    assert "told_at IS NULL" in by_name["never_null"]["unexpected_rows_query"]
-    assert "told_at IS NULL" not in lacking["never_null"]["unexpected_rows_query"]
+    assert by_name["type_of_learned_at"] == {"column": "learned_at", "type_": "TimestampType"}
+    lacking = {one["meta"]["name"]: one["kwargs"] for one in suites.from_contract(table, {"learned_at"})}
+    assert "learned_at IS NULL" in by_name["never_null"]["unexpected_rows_query"]
+    assert "learned_at IS NULL" not in lacking["never_null"]["unexpected_rows_query"]
 
 
 def test_tables_read_returns_the_other_tables_of_an_expectation() -> None:

@@ -27,7 +27,7 @@ TIMED = re.compile(r"as of .* ago|(?<=\d) +\d+\.\d *$|… \d+ s|before \d{4}-\d\
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A warehouse of its own, because `check` writes to it."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
     billing(config)
@@ -40,19 +40,21 @@ def numbers(printed: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_command_at_80_columns_prints_every_number_of_a_wide_terminal(lake: Config, command: tuple[str, ...]) -> None:
+def test_command_at_80_columns_prints_every_number_of_a_wide_terminal(
+    simulated: Config, command: tuple[str, ...]
+) -> None:
     found = {}
     for columns in (80, 300):
-        status, found[columns] = on_terminal(*command, "--warehouse", lake.warehouse, columns=columns)
+        status, found[columns] = on_terminal(*command, "--warehouse", simulated.warehouse, columns=columns)
         assert status == 0, found[columns]
     assert numbers(found[300])
     assert numbers(found[80]) >= numbers(found[300])
 
 
 @pytest.mark.parametrize("command", [("show", "group", "billing"), ("tables",)], ids=" ".join)
-def test_command_at_80_columns_breaks_no_name(lake: Config, command: tuple[str, ...]) -> None:
+def test_command_at_80_columns_breaks_no_name(simulated: Config, command: tuple[str, ...]) -> None:
     wide, narrow = (
-        on_terminal(*command, "--warehouse", lake.warehouse, columns=columns)[1].split() for columns in (300, 80)
+        on_terminal(*command, "--warehouse", simulated.warehouse, columns=columns)[1].split() for columns in (300, 80)
     )
     named = {word for word in wide if "_" in word}
     assert len(named) > 1

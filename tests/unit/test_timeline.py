@@ -53,9 +53,9 @@ def owners(data: dict[str, Any], topic: str, partition: int) -> list[tuple[datet
     return found
 
 
-def test_timeline_lanes_show_partition_owners_over_time(lake: Config) -> None:
+def test_timeline_lanes_show_partition_owners_over_time(simulated: Config) -> None:
     """From the first assignment on; after a crash the other members own the partitions until the member is back."""
-    data = drawn(lake)
+    data = drawn(simulated)
     assert [(one["topic"], len(one["lanes"])) for one in data["topics"]] == [("orders", 8), ("payments", 3)]
     assert owners(data, "orders", 5) == [
         (at(0), "billing-anna"),
@@ -66,9 +66,9 @@ def test_timeline_lanes_show_partition_owners_over_time(lake: Config) -> None:
     assert [since for since, _ in owners(data, "orders", 7)] == [at(75)]
 
 
-def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
+def test_timeline_rebalances_have_cause_and_members(simulated: Config) -> None:
     """They match the table's rows, with members by index."""
-    data = drawn(lake)
+    data = drawn(simulated)
     rebalances = table(data["rebalances"])
     assert len(rebalances) == 24
     [crash] = [row for row in rebalances if row["cause"] == "member_left_or_expired"]
@@ -77,9 +77,9 @@ def test_timeline_rebalances_have_cause_and_members(lake: Config) -> None:
     assert [data["members"][number]["id"] for number in crash["members_left"]] == ["billing-boris"]
 
 
-def test_timeline_returning_member_keeps_its_row_and_colour(lake: Config) -> None:
+def test_timeline_returning_member_keeps_its_row_and_colour(simulated: Config) -> None:
     """Members of one static instance, or of one client on one host, share a row."""
-    data = drawn(lake)
+    data = drawn(simulated)
     rows = [[data["members"][life["member"]] for life in lives] for lives in data["people"]]
     assert [sorted({member["label"] for member in row}) for row in rows] == [
         ["billing-anna"],
@@ -93,9 +93,9 @@ def test_timeline_returning_member_keeps_its_row_and_colour(lake: Config) -> Non
     assert len({row[0]["slot"] for row in rows}) == 5
 
 
-def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(lake: Config) -> None:
+def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(simulated: Config) -> None:
     """Lag of all partitions by time slot; it rises during the storm."""
-    data = drawn(lake)
+    data = drawn(simulated)
     points = table(data["lag"])
     assert {point["partitions"] for point in points} == {9, 11}
     storm = max(points, key=lambda point: point["seconds"])
@@ -109,9 +109,9 @@ def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(lake: Confi
     assert words == {"WARN", "STALL"}
 
 
-def test_timeline_interval_includes_rows_that_overlap_it(lake: Config) -> None:
+def test_timeline_interval_includes_rows_that_overlap_it(simulated: Config) -> None:
     """They keep their true start, even if it is before the interval."""
-    data = drawn(lake, since=at(30), until=at(35))
+    data = drawn(simulated, since=at(30), until=at(35))
     assert moment(data, 0) == at(30)
     assert moment(data, data["until"]) == at(35)
     assert table(data["rebalances"]) == []
@@ -137,31 +137,31 @@ def test_timeline_of_a_group_without_members_shows_its_commits(tmp_path: Path) -
     assert sum(whole["topics"][0]["lanes"][0]["commits"][2::3]) == 8
 
 
-def test_timeline_of_a_group_with_members_reads_no_commits(lake: Config) -> None:
+def test_timeline_of_a_group_with_members_reads_no_commits(simulated: Config) -> None:
     """They would only make its page larger."""
-    assert all(lane["commits"] == [] for topic in drawn(lake)["topics"] for lane in topic["lanes"])
+    assert all(lane["commits"] == [] for topic in drawn(simulated)["topics"] for lane in topic["lanes"])
 
 
-def test_timeline_without_lag_shows_the_history(lake: Config, tmp_path: Path) -> None:
+def test_timeline_without_lag_shows_the_history(simulated: Config, tmp_path: Path) -> None:
     """The lag table may be missing or have no rows of the group."""
-    assert drawn(lake, "audit")["lag"]["rows"] == []
+    assert drawn(simulated, "audit")["lag"]["rows"] == []
     own = Config(warehouse=str(tmp_path))
     shared(own)
     data = drawn(own, "notifications")
     assert (data["kind"], data["lag"]["rows"], data["rebalances"]["rows"]) == ("share", [], [])
 
 
-def test_timeline_share_group_owners_are_on_separate_tracks(lake: Config) -> None:
+def test_timeline_share_group_owners_are_on_separate_tracks(simulated: Config) -> None:
     """A partition of a share group has several owners at a time."""
-    data = drawn(lake, "notifications")
+    data = drawn(simulated, "notifications")
     [topic] = data["topics"]
     assert [lane["tracks"] for lane in topic["lanes"]] == [3, 3]
     assert topic["lanes"][0]["spans"][1::6] == [0, 1, 2]
 
 
-def test_timeline_open_rows_are_known_until_the_last_data_read(lake: Config) -> None:
+def test_timeline_open_rows_are_known_until_the_last_data_read(simulated: Config) -> None:
     """Until the last sample or the last batch that landed; ended rows until their end."""
-    data = drawn(lake)
+    data = drawn(simulated)
     assert moment(data, data["known"]) == KNOWN_UNTIL
     assert data["until"] > data["known"]
 
@@ -179,31 +179,31 @@ def test_timeline_dead_group_ends_when_it_died(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("since", "until"), [(at(-9), at(-3)), (at(200), at(300)), (at(200), None)])
 def test_read_group_interval_outside_the_history_raises(
-    lake: Config, since: datetime, until: datetime | None
+    simulated: Config, since: datetime, until: datetime | None
 ) -> None:
     """The error names the interval that has data."""
     with pytest.raises(
         QueryError, match=r"nothing is known of 'billing' .*: its history goes from 2026-03-04T12:00:00Z"
     ):
-        read_group(warehouse_of(lake), "billing", since=since, until=until)
+        read_group(warehouse_of(simulated), "billing", since=since, until=until)
 
 
-def test_read_group_too_many_ownership_intervals_raises(lake: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_group_too_many_ownership_intervals_raises(simulated: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser could draw them."""
     monkeypatch.setattr("grouptrail.report.group_rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
-        read_group(warehouse_of(lake), "billing", since=None, until=None)
-    assert len(read_group(warehouse_of(lake), "billing", since=at(30), until=at(31)).spans) == 9
+        read_group(warehouse_of(simulated), "billing", since=None, until=None)
+    assert len(read_group(warehouse_of(simulated), "billing", since=at(30), until=at(31)).spans) == 9
 
 
-def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: Path) -> None:
+def test_timeline_and_report_commands_write_html_files(simulated: Config, tmp_path: Path) -> None:
     """They print the file's path."""
     out = tmp_path / "picture.html"
     arguments = [
         "timeline",
         "billing",
         "--warehouse",
-        lake.warehouse,
+        simulated.warehouse,
         "--from",
         "2026-03-04 12:10",
         "--out",
@@ -212,7 +212,7 @@ def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: P
     result = CliRunner().invoke(cli.app, arguments)
     assert (result.exit_code, result.stdout) == (0, f"{out}: open it in a browser\n")
     assert "<title>billing – grouptrail</title>" in out.read_text("utf-8")
-    result = CliRunner().invoke(cli.app, ["report", "--warehouse", lake.warehouse, "--out", str(out)])
+    result = CliRunner().invoke(cli.app, ["report", "--warehouse", simulated.warehouse, "--out", str(out)])
     assert result.exit_code == 0
     assert "<title>default – grouptrail</title>" in out.read_text("utf-8")
 
@@ -228,17 +228,17 @@ def test_timeline_and_report_commands_write_html_files(lake: Config, tmp_path: P
     ],
 )
 def test_timeline_and_report_commands_invalid_input_exits_with_message(
-    lake: Config, arguments: list[str], message: str
+    simulated: Config, arguments: list[str], message: str
 ) -> None:
     """The message is on stderr and says what to do."""
-    result = CliRunner().invoke(cli.app, [*arguments, "--warehouse", lake.warehouse])
+    result = CliRunner().invoke(cli.app, [*arguments, "--warehouse", simulated.warehouse])
     assert result.exit_code in (1, 2)
     assert message in result.stderr
 
 
-def test_timeline_page_loads_no_external_resources(lake: Config) -> None:
+def test_timeline_page_loads_no_external_resources(simulated: Config) -> None:
     """No scripts, styles, images or fonts."""
-    text = timeline_page(warehouse_of(lake), "billing", since=None, until=None)
+    text = timeline_page(warehouse_of(simulated), "billing", since=None, until=None)
     assert re.findall(r"""(?:src|href)\s*=|@import|url\(""", text) == []
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
 
@@ -321,9 +321,9 @@ def test_colour_slots_many_members_reuses_those_of_departed_members() -> None:
     assert slots == colour_slots([*gone, *present])
 
 
-def test_report_lists_every_group_with_status_and_state(lake: Config) -> None:
+def test_report_lists_every_group_with_status_and_state(simulated: Config) -> None:
     """Also one that only commits; the status is that of the worst partition."""
-    data = arrange_report(read_cluster(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS))
+    data = arrange_report(read_cluster(warehouse_of(simulated), sample_seconds=SAMPLE_SECONDS))
     groups = {row["group_id"]: row for row in table(data["groups"])}
     assert sorted(groups) == ["audit", "billing", "campaign-2025", "ledger", "mirror", "notifications"]
     assert {name: row["status"] for name, row in groups.items() if row["status"]} == {
@@ -386,16 +386,16 @@ def test_report_deleted_group_is_dead_and_has_no_verdict(tmp_path: Path) -> None
     }
 
 
-def test_report_of_a_pipeline_that_stopped_says_when(lake: Config) -> None:
-    data = arrange_report(read_cluster(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS))
+def test_report_of_a_pipeline_that_stopped_says_when(simulated: Config) -> None:
+    data = arrange_report(read_cluster(warehouse_of(simulated), sample_seconds=SAMPLE_SECONDS))
     assert data["stale"].startswith("written 20")
     assert " ago): nothing has been recorded since" in data["stale"]
     assert data["staleLag"].startswith("as of 2026-03-04 ")
 
 
-def test_report_lists_storms_causes_and_worst_groups(lake: Config) -> None:
+def test_report_lists_storms_causes_and_worst_groups(simulated: Config) -> None:
     """Each storm has the command that draws its interval."""
-    data = arrange_report(read_cluster(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS))
+    data = arrange_report(read_cluster(warehouse_of(simulated), sample_seconds=SAMPLE_SECONDS))
     [storm] = table(data["storms"])
     assert (storm["group_id"], storm["rebalances"]) == ("billing", 17)
     assert storm["command"] == "grouptrail timeline --from 2026-03-04T12:30:00Z --to 2026-03-04T13:05:00Z billing"

@@ -80,9 +80,9 @@ def timeline(config: Config, group: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_timeline_page_small_group_draws_every_lane_and_table(lake: Config, opened: Open, scheme: str) -> None:
+def test_timeline_page_small_group_draws_every_lane_and_table(simulated: Config, opened: Open, scheme: str) -> None:
     """Every lane, membership, rebalance and state is drawn; the tables are filled."""
-    page = opened(timeline(lake, "billing"), dark=scheme == "dark")
+    page = opened(timeline(simulated, "billing"), dark=scheme == "dark")
     page.screenshot(f"timeline-3-{scheme}")
     assert texts(page, "h1") == ["billing"]
     lanes = texts(page, "#lanes .lane")
@@ -125,9 +125,9 @@ def test_timeline_page_three_hundred_members_draws_only_visible_lanes(
     assert box(page, "#head")["top"] < box(page, "#lanes")["top"]
 
 
-def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(lake: Config, opened: Open) -> None:
+def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(simulated: Config, opened: Open) -> None:
     """Drag, wheel, keys and buttons update the axis, the lanes and the tables."""
-    page = opened(timeline(lake, "billing"))
+    page = opened(timeline(simulated, "billing"))
     whole = shown_seconds(page)
     lane = box(page, "#lanes svg")
     page.drag((lane["left"] + 400, lane["top"] + 60), (lane["left"] + 600, lane["top"] + 60))
@@ -152,9 +152,9 @@ def test_timeline_page_zooms_and_pans_by_mouse_keys_and_button(lake: Config, ope
     assert shown_seconds(page) == pytest.approx(whole)
 
 
-def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None:
+def test_timeline_page_hover_shows_a_tooltip(simulated: Config, opened: Open) -> None:
     """Partitions, members, rebalances, states and lag have tooltips."""
-    page = opened(timeline(lake, "billing"))
+    page = opened(timeline(simulated, "billing"))
     place = box(page, "#lanes svg")
     minute = page.value("(view.width - 190) * 60000 / view.whole")
     start = place["left"] + page.value("view.x(DATA.first)")
@@ -181,9 +181,9 @@ def test_timeline_page_hover_shows_a_tooltip(lake: Config, opened: Open) -> None
     assert tip(5, 5) == ""
 
 
-def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, opened: Open) -> None:
+def test_timeline_page_arrow_key_moves_between_rebalance_marks(simulated: Config, opened: Open) -> None:
     """The tooltip of a mark is also its label."""
-    page = opened(timeline(lake, "billing"))
+    page = opened(timeline(simulated, "billing"))
     whole = shown_seconds(page)
     page.value("document.querySelector('.mark[tabindex=\\'0\\']').focus()")
     assert texts(page, "#tip strong") == ["2 rebalances"]
@@ -197,9 +197,9 @@ def test_timeline_page_arrow_key_moves_between_rebalance_marks(lake: Config, ope
     assert shown_seconds(page) == whole
 
 
-def test_timeline_page_selected_member_fades_the_others_until_escape(lake: Config, opened: Open) -> None:
+def test_timeline_page_selected_member_fades_the_others_until_escape(simulated: Config, opened: Open) -> None:
     """A member is selected by a click or by its name."""
-    page = opened(timeline(lake, "billing"))
+    page = opened(timeline(simulated, "billing"))
     page.drag(middle(box(page, "#lanes .span")), middle(box(page, "#lanes .span")))
     assert texts(page, "#unpin") == ["only billing-anna ✕"]
     assert count(page, "#lanes .span.dim") > 0
@@ -214,8 +214,8 @@ def test_timeline_page_selected_member_fades_the_others_until_escape(lake: Confi
     assert page.value("view.to - view.from === view.whole")
 
 
-def test_timeline_page_hidden_one_is_drawn_once_it_is_shown(lake: Config, opened: Open) -> None:
-    page = opened(timeline(lake, "billing"))
+def test_timeline_page_hidden_one_is_drawn_once_it_is_shown(simulated: Config, opened: Open) -> None:
+    page = opened(timeline(simulated, "billing"))
     width = "+byId('lanes').querySelector('svg').getAttribute('width')"
     before = page.value(width)
     page.value("document.body.style.display = 'none'; draw()")
@@ -225,9 +225,9 @@ def test_timeline_page_hidden_one_is_drawn_once_it_is_shown(lake: Config, opened
 
 
 @pytest.mark.parametrize("group", ["notifications", "audit", "campaign-2025"])
-def test_timeline_page_share_kip_848_and_empty_groups_are_drawn(lake: Config, opened: Open, group: str) -> None:
+def test_timeline_page_share_kip_848_and_empty_groups_are_drawn(simulated: Config, opened: Open, group: str) -> None:
     """Share groups, KIP-848 epochs, a group that has no members and no lag."""
-    page = opened(timeline(lake, group))
+    page = opened(timeline(simulated, group))
     page.screenshot(f"timeline-{group}")
     assert texts(page, "h1") == [group]
     assert count(page, "#lanes .lane") > 0
@@ -258,10 +258,12 @@ def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_report_page_shows_groups_and_filters_them_by_status(lake: Config, opened: Open, scheme: str) -> None:
+def test_report_page_shows_groups_and_filters_them_by_status(simulated: Config, opened: Open, scheme: str) -> None:
     """Verdicts, groups, storms, causes and dormant groups; selecting a verdict shows only its groups."""
     page = opened(
-        report_page(warehouse_of(lake), sample_seconds=SAMPLE_SECONDS), dark=scheme == "dark", size=(1400, 1500)
+        report_page(warehouse_of(simulated), sample_seconds=SAMPLE_SECONDS),
+        dark=scheme == "dark",
+        size=(1400, 1500),
     )
     page.screenshot(f"report-{scheme}")
     assert texts(page, "#verdicts .tile") == ["1 STOP", "1 OK", "4 no lag sampled"]
@@ -325,9 +327,9 @@ CONTRASTS = """
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_timeline_page_colours_have_wcag_contrast(lake: Config, opened: Open, scheme: str) -> None:
+def test_timeline_page_colours_have_wcag_contrast(simulated: Config, opened: Open, scheme: str) -> None:
     """WCAG 2.2 requires 4.5 for text and 3 for a member's colour, against their backgrounds."""
-    page = opened(timeline(lake, "billing"), dark=scheme == "dark")
+    page = opened(timeline(simulated, "billing"), dark=scheme == "dark")
     found = page.value(CONTRASTS)
     assert min(found[name] for name in ("words", "labels", "signs", "states")) >= 4.5, found
     assert found["members"] >= 3, found

@@ -152,13 +152,13 @@ def test_expand_returns_the_time_up_to_which_a_view_is_asked(call: str, until: s
     ],
 )
 def test_sql_over_views_says_how_old_the_newest_data_are(
-    shop: Config, call: str, newest: str | None, capsys: pytest.CaptureFixture[str]
+    example: Config, call: str, newest: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only if they end before the time that the view is asked for; in a table below it, otherwise on stderr."""
     out = io.StringIO()
-    run_sql(sql_context(shop), f"SELECT count(*) FROM {call}", format="table", out=out)
+    run_sql(sql_context(example), f"SELECT count(*) FROM {call}", format="table", out=out)
     note = out.getvalue().splitlines()[-1]
-    asked(shop, f"SELECT count(*) FROM {call}")
+    asked(example, f"SELECT count(*) FROM {call}")
     if newest is None:
         assert note.startswith("1 row in ")
         assert capsys.readouterr().err == ""

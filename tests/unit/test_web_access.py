@@ -43,13 +43,13 @@ def token_file(folder: Path, mode: int = 0o600) -> Path:
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Config:
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Config:
     config = configured(tmp_path_factory.mktemp("lake"))
     lay_everything(config)
     return config
 
 
-def listening(lake: Config, **settings: object) -> Config:
+def listening(simulated: Config, **settings: object) -> Config:
     named = {name.replace("__", "."): str(value) for name, value in settings.items()}
     # Secrets are not taken from flags.
     secrets = {
@@ -57,7 +57,7 @@ def listening(lake: Config, **settings: object) -> Config:
         for name in [*named]
         if name.endswith("password")
     }
-    return load_config(None, {"warehouse": lake.warehouse, **named}, secrets)
+    return load_config(None, {"warehouse": simulated.warehouse, **named}, secrets)
 
 
 def local(url: str) -> str:
@@ -66,10 +66,10 @@ def local(url: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def with_token(lake: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
+def with_token(simulated: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
     """A server on all addresses that requires a token for pages."""
     path = token_file(tmp_path_factory.mktemp("secrets"))
-    config = listening(lake, exporter__listen=EVERYWHERE, web__token_file=path)
+    config = listening(simulated, exporter__listen=EVERYWHERE, web__token_file=path)
     with exporter_with_pages([config], lambda _: None) as running:
         until(lambda: running.page is not None)
         yield running
@@ -77,11 +77,11 @@ def with_token(lake: Config, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.mark.parametrize("listen", [EVERYWHERE, "[::]:0"])
 def test_pages_on_a_network_address_without_login_are_closed_and_metrics_are_served(
-    lake: Config, listen: str
+    simulated: Config, listen: str
 ) -> None:
     said: list[str] = []
     try:
-        running = exporter_with_pages([listening(lake, exporter__listen=listen)], said.append)
+        running = exporter_with_pages([listening(simulated, exporter__listen=listen)], said.append)
     except GrouptrailError as error:
         pytest.skip(f"this machine cannot listen there: {error}")
     with running:
@@ -98,8 +98,8 @@ def test_pages_on_a_network_address_without_login_are_closed_and_metrics_are_ser
     assert any(line.startswith("web pages are not served at") for line in said)
 
 
-def test_pages_on_a_network_address_are_open_if_the_settings_say_so(lake: Config) -> None:
-    config = listening(lake, exporter__listen=EVERYWHERE, web__allow_anonymous=True)
+def test_pages_on_a_network_address_are_open_if_the_settings_say_so(simulated: Config) -> None:
+    config = listening(simulated, exporter__listen=EVERYWHERE, web__allow_anonymous=True)
     said: list[str] = []
     with exporter_with_pages([config], said.append) as running:
         assert running.serves_pages
@@ -107,8 +107,8 @@ def test_pages_on_a_network_address_are_open_if_the_settings_say_so(lake: Config
     assert said == []
 
 
-def test_pages_on_loopback_need_no_login(lake: Config) -> None:
-    with exporter_with_pages([listening(lake, exporter__listen="127.0.0.1:0")], lambda _: None) as running:
+def test_pages_on_loopback_need_no_login(simulated: Config) -> None:
+    with exporter_with_pages([listening(simulated, exporter__listen="127.0.0.1:0")], lambda _: None) as running:
         assert fetched(running.url, "/")[0] == 200
 
 
@@ -141,9 +141,9 @@ def test_metrics_do_not_need_the_token_of_pages(with_token: Exporter) -> None:
     assert fetched(local(with_token.url), "/metrics")[0] == 200
 
 
-def test_token_takes_the_place_of_the_password_for_pages_alone(lake: Config, tmp_path: Path) -> None:
+def test_token_takes_the_place_of_the_password_for_pages_alone(simulated: Config, tmp_path: Path) -> None:
     password = {"exporter__basic_auth_user": "prometheus", "exporter__basic_auth_password": "s3cret"}
-    config = listening(lake, exporter__listen="127.0.0.1:0", web__token_file=token_file(tmp_path), **password)
+    config = listening(simulated, exporter__listen="127.0.0.1:0", web__token_file=token_file(tmp_path), **password)
     with exporter_with_pages([config], lambda _: None) as running:
         until(lambda: running.page is not None)
         answers = {
@@ -159,9 +159,11 @@ def test_token_takes_the_place_of_the_password_for_pages_alone(lake: Config, tmp
     }
 
 
-def test_password_of_the_metrics_opens_pages_on_a_network_address(lake: Config) -> None:
+def test_password_of_the_metrics_opens_pages_on_a_network_address(simulated: Config) -> None:
     password = {"exporter__basic_auth_user": "prometheus", "exporter__basic_auth_password": "s3cret"}
-    with exporter_with_pages([listening(lake, exporter__listen=EVERYWHERE, **password)], lambda _: None) as running:
+    with exporter_with_pages(
+        [listening(simulated, exporter__listen=EVERYWHERE, **password)], lambda _: None
+    ) as running:
         assert fetched(local(running.url), "/")[0] == 401
         assert fetched(local(running.url), "/", Authorization=basic("prometheus", "s3cret"))[0] == 200
 
@@ -172,28 +174,28 @@ def test_client_certificates_open_pages_on_a_network_address() -> None:
     assert Access(None).serves_pages(is_loopback=True)
 
 
-def test_token_without_tls_on_a_network_address_is_warned_about(lake: Config, tmp_path: Path) -> None:
+def test_token_without_tls_on_a_network_address_is_warned_about(simulated: Config, tmp_path: Path) -> None:
     said: list[str] = []
-    config = listening(lake, exporter__listen=EVERYWHERE, web__token_file=token_file(tmp_path))
+    config = listening(simulated, exporter__listen=EVERYWHERE, web__token_file=token_file(tmp_path))
     with exporter_with_pages([config], said.append):
         pass
     assert [line for line in said if "password or token" in line and "unencrypted" in line]
     said.clear()
     certificate, key = self_signed(tmp_path)
     tls = {"exporter__tls_certificate": certificate, "exporter__tls_key": key}
-    config = listening(lake, exporter__listen=EVERYWHERE, web__token_file=token_file(tmp_path), **tls)
+    config = listening(simulated, exporter__listen=EVERYWHERE, web__token_file=token_file(tmp_path), **tls)
     with exporter_with_pages([config], said.append):
         pass
     assert said == []
 
 
-def test_token_file_that_others_can_read_ends_the_start(lake: Config, tmp_path: Path) -> None:
-    config = listening(lake, exporter__listen="127.0.0.1:0", web__token_file=token_file(tmp_path, 0o644))
+def test_token_file_that_others_can_read_ends_the_start(simulated: Config, tmp_path: Path) -> None:
+    config = listening(simulated, exporter__listen="127.0.0.1:0", web__token_file=token_file(tmp_path, 0o644))
     with pytest.raises(TokenError, match="chmod o="):
         exporter_with_pages([config], lambda _: None)
 
 
-def test_missing_token_file_names_its_setting(lake: Config, tmp_path: Path) -> None:
-    config = listening(lake, exporter__listen="127.0.0.1:0", web__token_file=tmp_path / "none")
+def test_missing_token_file_names_its_setting(simulated: Config, tmp_path: Path) -> None:
+    config = listening(simulated, exporter__listen="127.0.0.1:0", web__token_file=tmp_path / "none")
     with pytest.raises(TokenError, match=r"check web\.token_file"):
         exporter_with_pages([config], lambda _: None)

@@ -26,14 +26,14 @@ HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*
 LAG = "SELECT sampled_at, topic, partition, lag, lag_seconds FROM consumer_lag WHERE group_id = 'billing'"
 
 
-def configured(shop: Config, **web: Any) -> Config:
+def configured(example: Config, **web: Any) -> Config:
     named = {f"web.{name}": str(value) for name, value in web.items()}
-    return load_config(None, {"warehouse": shop.warehouse, "exporter.listen": "127.0.0.1:0", **named}, {})
+    return load_config(None, {"warehouse": example.warehouse, "exporter.listen": "127.0.0.1:0", **named}, {})
 
 
 @pytest.fixture(scope="module")
-def site(shop: Config) -> Site:
-    return Site(configured(shop, sql_max_rows=1000, sql_timeout_seconds=25))
+def site(example: Config) -> Site:
+    return Site(configured(example, sql_max_rows=1000, sql_timeout_seconds=25))
 
 
 def page(site: Site, q: str, *, status: int = 200, **parameters: str) -> str:
@@ -223,9 +223,9 @@ def test_unknown_cluster_is_not_found(site: Site) -> None:
     page(site, "", cluster="east", status=404)
 
 
-def test_views_read_the_cluster_that_is_asked_for(shop: Config) -> None:
-    others = [configured(shop).model_copy(update={"cluster": name}) for name in ("other", "elsewhere")]
-    site = Site(configured(shop), *others)
+def test_views_read_the_cluster_that_is_asked_for(example: Config) -> None:
+    others = [configured(example).model_copy(update={"cluster": name}) for name in ("other", "elsewhere")]
+    site = Site(configured(example), *others)
     query = "SELECT count(*) AS groups FROM worst_groups"
     assert json.loads(api(site, query))["rows"] == [{"groups": 3}]
     assert json.loads(api(site, query, cluster="other"))["rows"] == [{"groups": 3}]
@@ -238,11 +238,11 @@ def test_views_read_the_cluster_that_is_asked_for(shop: Config) -> None:
 
 
 @pytest.mark.parametrize("setting", ["sql_timeout_seconds", "sql_max_queries"])
-def test_settings_limit_queries(shop: Config, setting: str) -> None:
+def test_settings_limit_queries(example: Config, setting: str) -> None:
     value, expected = {"sql_timeout_seconds": (1, "longer than 1 s"), "sql_max_queries": (0, "SQL is disabled")}[
         setting
     ]
-    site = Site(configured(shop, **{setting: value}))
+    site = Site(configured(example, **{setting: value}))
     endless = (
         "SELECT count(*) FROM generate_series(1, 10000000) a, generate_series(1, 10000000) b WHERE a.value < b.value"
     )

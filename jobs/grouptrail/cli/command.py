@@ -61,10 +61,9 @@ def report_errors(*, debug: bool) -> Iterator[None]:
 
     With `debug` also print the stack trace, and which engine does what meanwhile.
     """
-    if debug:
-        _log_choices()
     try:
-        yield
+        with _choices_logged() if debug else contextlib.nullcontext():
+            yield
         sys.stdout.flush()
     except (typer.Exit, typer.BadParameter):
         raise
@@ -81,7 +80,8 @@ def report_errors(*, debug: bool) -> Iterator[None]:
         raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
 
 
-def _log_choices() -> None:
+@contextlib.contextmanager
+def _choices_logged() -> Iterator[None]:
     """Write to stderr which engine reads or writes how many rows (`storage.engines.choice`)."""
     import logging
 
@@ -90,6 +90,11 @@ def _log_choices() -> None:
     choices = logging.getLogger("grouptrail.engine")
     choices.addHandler(lines)
     choices.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        choices.removeHandler(lines)
+        choices.setLevel(logging.NOTSET)
 
 
 def _message(error: Exception) -> str:

@@ -142,7 +142,7 @@ def _mark(warehouse: Warehouse) -> None:
         "cluster": warehouse.cluster,
         "record_partition": REBUILDING,
         "group_id": "",
-        "told_to": 0,
+        "processed_to": 0,
         "waits": False,
         "state": "",
         "open_bucket": 0,

@@ -66,7 +66,7 @@ def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention
             position = {
                 **whose,
                 "record_partition": partition,
-                "told_to": result.state.processed_to,
+                "processed_to": result.state.processed_to,
                 "waits": result.waits,
                 "state": encode_state(result.state),
             }

@@ -100,7 +100,7 @@ _COMPLETE = f"""{_EMPTIED}
 SELECT history.group_id
 FROM history_positions AS history
 JOIN emptied ON emptied.group_id = history.group_id AND emptied.cluster = history.cluster
-WHERE history.told_to > emptied.record_offset
+WHERE history.processed_to > emptied.record_offset
 """
 _FILLED = """
 SELECT group_id, MAX(ended_at) AS filled_at FROM group_states
@@ -115,7 +115,7 @@ FROM (
   WHERE member_id IS NOT NULL AND value_json IS NOT NULL
 ) AS decoded
 JOIN history_positions AS history ON history.group_id = decoded.group_id AND history.cluster = decoded.cluster
-WHERE decoded.record_offset >= history.told_to AND history.cluster = {cluster} AND history.{shard}
+WHERE decoded.record_offset >= history.processed_to AND history.cluster = {cluster} AND history.{shard}
 GROUP BY decoded.group_id
 """
 # More groups are all asked for.

@@ -6,6 +6,7 @@ Tables are processed one by one; after an interruption the next run continues. J
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,6 +21,7 @@ from grouptrail.maintenance.sources import DeltaRsSource, Source, SparkSource
 from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
 from grouptrail.storage import upkeep
 from grouptrail.storage.engines.retries import is_conflict, with_retries
+from grouptrail.storage.errors import TableError
 from grouptrail.storage.warehouse import StartSpark, Warehouse
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ def maintain(
             done = with_retries(lambda: _maintain(warehouse, keep, name, now or datetime.now(UTC)), _TRIES)
         report(done)
 
+    for table in warehouse.tables([name for name, of in contracts.tables().items() if of.has_renamed_columns]):
+        with suppress(TableError):  # it is reported when its turn comes
+            if table.exists():
+                table.ensure()
     _each(SparkSource(warehouse), names, work)
 
 

@@ -227,10 +227,10 @@ def _first_unprocessed(source: Source) -> str:
   SELECT record.record_partition, min(record.record_offset) AS first_unprocessed
   FROM ({records}) AS record
   LEFT JOIN (
-    SELECT record_partition, group_id, told_to FROM {source.table("history_positions")} WHERE {own}
+    SELECT record_partition, group_id, processed_to FROM {source.table("history_positions")} WHERE {own}
   ) AS position
     ON position.record_partition = record.record_partition AND position.group_id = record.group_id
-  WHERE position.told_to IS NULL OR record.record_offset >= position.told_to
+  WHERE position.processed_to IS NULL OR record.record_offset >= position.processed_to
   GROUP BY record.record_partition
 """
 

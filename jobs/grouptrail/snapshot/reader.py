@@ -69,7 +69,7 @@ _READ = {
     ),
     "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
     "ingest_progress": ("cluster", "record_partition", "start_offset", "landed_at", *OUTCOMES, *_OFFSETS),
-    "history_positions": ("cluster", "record_partition", "told_to"),
+    "history_positions": ("cluster", "record_partition", "processed_to"),
     "log_offsets": ("cluster", "topic", "partition", "sampled_at", "last_stable_offset", "log_end_offset", "error"),
     "check_results": ("cluster", "table_name", "success", "checked_at"),
 }  # fmt: skip
@@ -440,7 +440,7 @@ class SnapshotReader:
         if self._processed_before is None and (saved := self._waits.read(of=progress)) is not None:
             self._processed_before = saved[0]["processed_before"][0].as_py()
         positions = self._tables.rows(
-            "SELECT record_partition, MAX(told_to) AS told_to FROM history_positions "
+            "SELECT record_partition, MAX(processed_to) AS processed_to FROM history_positions "
             f"WHERE {self._ours()} GROUP BY record_partition"
         )
         processed_to = dict(zip(*(column.to_pylist() for column in positions.columns), strict=True))

@@ -8,6 +8,7 @@ COMMITS_A_CHECKPOINT = 10
 """So many files of the log are read at most, whenever a table is opened."""
 
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
+STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 # Where `delta.Append` commits it also writes checkpoints: Spark's take seconds of a core, and 150 MB.
 _NEVER = 1_000_000_000
@@ -29,6 +30,6 @@ def properties(table: Table) -> dict[str, str]:
     """Return Delta's properties of a table."""
     stats = (column.name for column in table.columns if column.stats and column.name not in table.partition_by)
     return {
-        "delta.dataSkippingStatsColumns": ",".join(stats),
+        STATS_COLUMNS: ",".join(stats),
         CHECKPOINT_INTERVAL: str(COMMITS_A_CHECKPOINT),
     }

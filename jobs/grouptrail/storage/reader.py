@@ -46,14 +46,14 @@ def open_table(table: TableLocation, version: int | None = None) -> OpenTable | 
 def query_engine(tables: Mapping[str, OpenTable], settings: Mapping[str, str] | None = None) -> QueryBuilder:
     """Return DataFusion over the versions of some open tables; its queries raise one of `READ_ERRORS`.
 
-    Columns that the contract got after a table was written last are null.
+    Columns that the contract got after a table was written last are null, and renamed ones have their new names.
     """
     engine = QueryBuilder(dict(settings or {}))
     for name, table in tables.items():
-        later = _later_columns(name, table)
-        engine.register(f"stored_{name}" if later else name, table)
-        if later:
-            list(engine.execute(f"CREATE VIEW {name} AS SELECT *, {', '.join(later)} FROM stored_{name}"))
+        columns = _columns_of_contract(name, table)
+        engine.register(f"stored_{name}" if columns else name, table)
+        if columns:
+            list(engine.execute(f"CREATE VIEW {name} AS SELECT {', '.join(columns)} FROM stored_{name}"))
     return engine
 
 
@@ -69,16 +69,17 @@ _NULLS = {
 }
 
 
-def _later_columns(name: str, table: OpenTable) -> list[str]:
-    """Return the columns (SQL) of a table's contract that the table does not have yet."""
+def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
+    """Return a table's columns (SQL) by its contract; none if the table has them as they are, or is of no version."""
     contract = contracts.tables().get(name)
-    if contract is None:
+    there = column_names(table)
+    missing = [] if contract is None else [column for column in contract.columns if column.name not in there]
+    renamed = {column.formerly: column.name for column in missing if column.formerly in there}
+    added = [column for column in missing if column.name not in renamed.values()]
+    if not missing or not all(column.null_means and column.type in _NULLS for column in added):
         return []
-    there = {field.name for field in table.schema().fields}
-    missing = [column for column in contract.columns if column.name not in there]
-    if not all(column.null_means and column.type in _NULLS for column in missing):
-        return []  # not a table of any version
-    return [f"{_NULLS[column.type]} AS {column.name}" for column in missing]
+    kept = [f"{field.name} AS {renamed.get(field.name, field.name)}" for field in table.schema().fields]
+    return [*kept, *(f"{_NULLS[column.type]} AS {column.name}" for column in added)]
 
 
 def table_id(table: OpenTable) -> str:

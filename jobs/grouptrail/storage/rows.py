@@ -284,8 +284,13 @@ class OpenTables:
         self._tables[name] = table
 
     def _require_columns(self, name: str, table: OpenTable) -> None:
-        later = {column.name for column in contracts.tables()[name].columns if column.null_means}
-        missing = [column for column in self._columns[name] if column not in column_names(table) | later]
+        there = column_names(table)
+        later = {
+            column.name
+            for column in contracts.tables()[name].columns
+            if column.null_means or column.formerly in there
+        }
+        missing = [column for column in self._columns[name] if column not in there | later]
         if missing:
             raise TableError(
                 f"{self._locations[name].path} has no column {missing[0]}: an older grouptrail made it; "

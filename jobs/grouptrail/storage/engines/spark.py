@@ -18,10 +18,16 @@ from grouptrail.storage.creation import create_as_spark_does
 from grouptrail.storage.engines import delta_log
 from grouptrail.storage.engines.delta_rs import among, has_written
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
-from grouptrail.storage.engines.retries import lock, one_writer
+from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
 from grouptrail.storage.errors import TableVersionError
 from grouptrail.storage.files import ADDED, with_all_columns, write, writing
-from grouptrail.storage.layout import CHECKPOINT_INTERVAL, EARLIER_INTERVALS, meaning, spark_properties
+from grouptrail.storage.layout import (
+    CHECKPOINT_INTERVAL,
+    EARLIER_INTERVALS,
+    STATS_COLUMNS,
+    meaning,
+    spark_properties,
+)
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import supports
 from grouptrail.storage.rows import has_columns
@@ -157,6 +163,7 @@ class Spark:
                 f"{_layout(contract)} COMMENT {spark_literal(contract.about)} TBLPROPERTIES ({properties})"
             )
             return
+        with_retries(lambda: self._rename_columns(table), TRIES)
         there = {field.name: field.dataType.simpleString() for field in read_all(self.session, table).schema}
         wanted = {column.name: _simple(column.type) for column in contract.columns}
         differing = [
@@ -172,6 +179,25 @@ class Spark:
         missing = [column for column in contract.columns if column.name not in there]
         if missing:
             self.session.sql(f"ALTER TABLE {table_in_sql(table)} ADD COLUMNS ({_columns(missing)})")
+
+    def _rename_columns(self, table: TableLocation) -> None:
+        """Write a table anew whose columns had other names in an earlier version: it is small."""
+        contract, rows = table.contract, read_all(self.session, table)
+        renamed = {column.formerly: column.name for column in contract.columns if column.formerly in rows.columns}
+        if not renamed:
+            return
+        name = table_in_sql(table)
+        # It names columns, which must exist.
+        self.session.sql(f"ALTER TABLE {name} UNSET TBLPROPERTIES IF EXISTS ('{STATS_COLUMNS}')")
+        writer = rows.withColumnsRenamed(renamed).write.format("delta").mode("overwrite")
+        writer = writer.option("overwriteSchema", "true")
+        if contract.partition_by:
+            writer = writer.partitionBy(*contract.partition_by)
+        writer.save(table.path)
+        if not contract.partition_by:
+            self.session.sql(f"ALTER TABLE {name} {_layout(contract)}")
+        stats = _properties(table)[STATS_COLUMNS]
+        self.session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{STATS_COLUMNS}' = '{stats}')")
 
     def _set_checkpoint_interval(self, there: DeltaTable, table: TableLocation) -> None:
         """Let Spark write as many checkpoints as in new tables, if it writes them as an older grouptrail wanted."""
