@@ -19,7 +19,7 @@ from grouptrail.lag.state import LagState
 from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.engines.delta_log import Commit
-from grouptrail.storage.sources import with_source
+from grouptrail.storage.lineage import with_source
 from support.contexts import lag_inputs
 from support.lag_cluster import LagCluster, in_order, lay_empty
 

@@ -16,7 +16,7 @@ from grouptrail.history.rebuild import rebuild
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.jobs import HISTORY as HISTORY_JOB
 from grouptrail.maintenance import maintain, retention
-from grouptrail.maintenance.sources import DeltaRsSource, SparkSource
+from grouptrail.maintenance.queries import DeltaRsQueries, SparkQueries
 from grouptrail.quality import check
 from grouptrail.spark.jars import silent
 from grouptrail.storage import upkeep
@@ -100,7 +100,7 @@ def test_maintain_dry_run_says_what_a_run_deletes_on_both_engines(warehouse: War
     keep = MaintainConfig(decoded_days=7, history_days=7, samples_days=7)
     before = counts(warehouse)
     shown = []
-    for source in (SparkSource(warehouse), DeltaRsSource(warehouse)):
+    for source in (SparkQueries(warehouse), DeltaRsQueries(warehouse)):
         out = io.StringIO()
         maintain.write_removals(maintain.removals_found(source, keep, (), LATER), out, "table")
         assert "nothing was deleted" in out.getvalue()
@@ -154,9 +154,9 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
     keep = MaintainConfig(decoded_days=7)
     with monkeypatch.context() as patch:
         patch.setattr(retention, "_first_unprocessed", lambda *_: UNPROCESSED.format(0))
-        assert retention.processed_bounds(SparkSource(warehouse), LATER) == {}
+        assert retention.processed_bounds(SparkQueries(warehouse), LATER) == {}
         patch.setattr(retention, "_first_unprocessed", lambda *_: UNPROCESSED.format(5))
-        assert retention.processed_bounds(SparkSource(warehouse), LATER) == {0: 5}
+        assert retention.processed_bounds(SparkQueries(warehouse), LATER) == {0: 5}
     for name in ("group_metadata", "offset_commits"):
         maintain.maintain(warehouse, keep, (name,), report=silent, now=LATER)
     maintain.maintain(warehouse, keep, (), report=silent, now=LATER)

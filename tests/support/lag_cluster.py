@@ -13,8 +13,8 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from grouptrail.config import Config
 from grouptrail.lag import groups
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.lineage import SourceVersion, noted
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sources import SourceVersion, noted
 from support import small_tables
 
 LOGS = table_schema("log_offsets")

@@ -14,7 +14,7 @@ import pytest
 
 from grouptrail.config import Config, MaintainConfig
 from grouptrail.maintenance import maintain
-from grouptrail.maintenance.sources import DeltaRsSource
+from grouptrail.maintenance.queries import DeltaRsQueries
 from grouptrail.runtime.warehouses import warehouse_of
 from support.frozen_warehouse import CLUSTER, thaw
 from support.frozen_warehouse import NOON as WRITTEN
@@ -28,7 +28,7 @@ def config(tmp_path: Path) -> Config:
 
 def shown(config: Config, *names: str, at: Any, **settings: Any) -> dict[str, list[int]]:
     """Return the rows that would be deleted by table, one number for each rule."""
-    source, keep = DeltaRsSource(warehouse_of(config)), MaintainConfig(**settings)
+    source, keep = DeltaRsQueries(warehouse_of(config)), MaintainConfig(**settings)
     out = io.StringIO()
     maintain.write_removals(maintain.removals_found(source, keep, names, at), out, "json")
     found: dict[str, list[int]] = {}

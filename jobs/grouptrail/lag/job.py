@@ -33,8 +33,8 @@ from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.files import write as write_files
 from grouptrail.storage.following import Query
+from grouptrail.storage.lineage import noted
 from grouptrail.storage.location import TableLocation
-from grouptrail.storage.sources import noted
 from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from grouptrail.config.job_settings import LagSettings
+    from grouptrail.storage.lineage import SourceVersion
     from grouptrail.storage.location import TableLocation
-    from grouptrail.storage.sources import SourceVersion
     from grouptrail.storage.warehouse import Warehouse
 
 

@@ -31,8 +31,8 @@ from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.shard import Commits, LagInputs, Samples, Shard, ShardError, WrittenCommits, WrittenLag
 from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.lineage import noted
 from grouptrail.storage.location import TableLocation
-from grouptrail.storage.sources import noted
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -33,11 +33,11 @@ from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_t
 from grouptrail.lag.shard import ALL, LagInputs, Shard
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
+from grouptrail.storage.lineage import SourceVersion, with_source
 from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.reader import OpenTable
 from grouptrail.storage.rows import NewRows, own_rows
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sources import SourceVersion, with_source
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.query import owned
+from grouptrail.storage.lineage import with_source
 from grouptrail.storage.positions import updated
 from grouptrail.storage.reader import query_engine
 from grouptrail.storage.schema import compact, table_schema
-from grouptrail.storage.sources import with_source
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse

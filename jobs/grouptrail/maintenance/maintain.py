@@ -16,8 +16,8 @@ from rich.table import Table
 from grouptrail import contracts
 from grouptrail.console.progress import print_now, waiting
 from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.maintenance.queries import DeltaRsQueries, Queries, SparkQueries
 from grouptrail.maintenance.retention import ORDER, Removal, doomed, removals, rules
-from grouptrail.maintenance.sources import DeltaRsSource, Source, SparkSource
 from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
 from grouptrail.storage import upkeep
 from grouptrail.storage.engines.retries import is_conflict, with_retries
@@ -60,7 +60,7 @@ def maintain(
         with suppress(TableError):  # it is reported when its turn comes
             if table.exists():
                 table.ensure()
-    _each(SparkSource(warehouse), names, work)
+    _each(SparkQueries(warehouse), names, work)
 
 
 def dry_run(
@@ -88,19 +88,19 @@ def _dry_run(
 ) -> list[_Found]:
     warehouse.check_exists()
     if warehouse.is_readable_without_spark:
-        return removals_found(DeltaRsSource(warehouse), keep, names, datetime.now(UTC))
+        return removals_found(DeltaRsQueries(warehouse), keep, names, datetime.now(UTC))
     with start_spark() as started:
-        source = SparkSource(warehouse.with_spark(started.session))
-        return removals_found(source, keep, names, datetime.now(UTC))
+        queries = SparkQueries(warehouse.with_spark(started.session))
+        return removals_found(queries, keep, names, datetime.now(UTC))
 
 
-def _each(source: Source, names: tuple[str, ...], work: Callable[[str], None]) -> None:
+def _each(queries: Queries, names: tuple[str, ...], work: Callable[[str], None]) -> None:
     """Call `work` for each existing table in a safe order; raise MaintenanceError at the end if any failed."""
     ordered = [*ORDER, *(name for name in contracts.tables() if name not in ORDER)]
     faults = []
     for name in (name for name in ordered if not names or name in names):
         try:
-            if source.exists(name):
+            if queries.exists(name):
                 work(name)
         except Exception as error:
             faults.append(f"{name}: {_reason(error)}")
@@ -108,20 +108,20 @@ def _each(source: Source, names: tuple[str, ...], work: Callable[[str], None]) -
         raise MaintenanceError("; ".join(faults) + ": not maintained, run grouptrail maintain again")
 
 
-def removals_found(source: Source, keep: MaintainConfig, names: tuple[str, ...], now: datetime) -> list[_Found]:
+def removals_found(queries: Queries, keep: MaintainConfig, names: tuple[str, ...], now: datetime) -> list[_Found]:
     """Return what would be deleted: table, rows, files that may contain them, approximate bytes, and why."""
     found: list[_Found] = []
 
     def work(name: str) -> None:
         with waiting(f"reading {name}"):
-            for rule in rules(source, keep, name, now):
-                [total] = source.rows(f"SELECT count(*) AS rows FROM {source.table(name)}")
-                [removed] = source.rows(doomed(source, rule, "count(*) AS rows"))
-                share = round(source.size_bytes(name) * removed["rows"] / max(total["rows"], 1))
-                files = source.files(name, rule.where) if removed["rows"] else 0
+            for rule in rules(queries, keep, name, now):
+                [total] = queries.rows(f"SELECT count(*) AS rows FROM {queries.table(name)}")
+                [removed] = queries.rows(doomed(queries, rule, "count(*) AS rows"))
+                share = round(queries.size_bytes(name) * removed["rows"] / max(total["rows"], 1))
+                files = queries.files(name, rule.where) if removed["rows"] else 0
                 found.append((name, removed["rows"], files, share, rule.why))
 
-    _each(source, names, work)
+    _each(queries, names, work)
     return found
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
-from grouptrail.maintenance.sources import Source, SparkSource
+from grouptrail.maintenance.queries import Queries, SparkQueries
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.progress import PROGRESS, counted_records
 from grouptrail.storage.warehouse import Warehouse
@@ -66,39 +66,39 @@ class Removal:
     count: int
 
 
-def rules(source: Source, keep: MaintainConfig, name: str, now: datetime) -> Iterator[Rule]:
+def rules(queries: Queries, keep: MaintainConfig, name: str, now: datetime) -> Iterator[Rule]:
     """Yield the rules for a table, in the order in which they are applied."""
     if name in _ENDED and keep.history_days:
-        yield _closed(source, name, now - timedelta(days=keep.history_days))
+        yield _closed(queries, name, now - timedelta(days=keep.history_days))
     elif name in _VERDICT:
         oldest = now - timedelta(days=keep.samples_days) if keep.samples_days else None
         if oldest is not None:
-            yield _older(source, name, "sampled_at", oldest)
+            yield _older(queries, name, "sampled_at", oldest)
         if keep.thin_samples:
-            yield _thinned(source, keep.thin_samples, name, now, oldest)
+            yield _thinned(queries, keep.thin_samples, name, now, oldest)
     elif name == "check_results" and keep.check_results_days:
-        yield _older(source, name, "checked_at", now - timedelta(days=keep.check_results_days))
+        yield _older(queries, name, "checked_at", now - timedelta(days=keep.check_results_days))
     elif name in (*DECODED, PROGRESS) and keep.decoded_days:
-        bounds = processed_bounds(source, now - timedelta(days=keep.decoded_days))
+        bounds = processed_bounds(queries, now - timedelta(days=keep.decoded_days))
         if bounds:
-            yield _records(source, name, bounds)
+            yield _records(queries, name, bounds)
 
 
-def doomed(source: Source, rule: Rule, columns: str = "*") -> str:
+def doomed(queries: Queries, rule: Rule, columns: str = "*") -> str:
     """Return the query of the rows that a rule deletes."""
-    return f"SELECT {columns} FROM ({_marked(source, rule)}) WHERE NOT {_STAYS}"
+    return f"SELECT {columns} FROM ({_marked(queries, rule)}) WHERE NOT {_STAYS}"
 
 
-def _marked(source: Source, rule: Rule) -> str:
+def _marked(queries: Queries, rule: Rule) -> str:
     """Return the query of the rows that match a rule, each with whether it stays."""
-    rows = f"SELECT *, coalesce({rule.stays or 'false'}, false) AS {_STAYS} FROM {source.table(rule.table)} "
+    rows = f"SELECT *, coalesce({rule.stays or 'false'}, false) AS {_STAYS} FROM {queries.table(rule.table)} "
     rows += f"WHERE {rule.where}"
-    if rule.needed_by is None or not source.exists(rule.needed_by):
+    if rule.needed_by is None or not queries.exists(rule.needed_by):
         return rows
-    needed = f"SELECT DISTINCT cluster, group_id, record_offset FROM {source.table(rule.needed_by)} WHERE is_open"
+    needed = f"SELECT DISTINCT cluster, group_id, record_offset FROM {queries.table(rule.needed_by)} WHERE is_open"
     return (
         f"SELECT doomed.*, needed.group_id IS NOT NULL AS {_STAYS} "
-        f"FROM (SELECT * FROM {source.table(rule.table)} WHERE {rule.where}) AS doomed "
+        f"FROM (SELECT * FROM {queries.table(rule.table)} WHERE {rule.where}) AS doomed "
         f"LEFT JOIN ({needed}) AS needed ON needed.cluster = doomed.cluster "
         "AND needed.group_id = doomed.group_id AND needed.record_offset = doomed.record_offset"
     )
@@ -106,51 +106,51 @@ def _marked(source: Source, rule: Rule) -> str:
 
 def removals(warehouse: Warehouse, keep: MaintainConfig, name: str, now: datetime) -> Iterator[Removal]:
     """Yield the removals for a table, in order."""
-    source = SparkSource(warehouse)
-    for rule in rules(source, keep, name, now):
+    queries = SparkQueries(warehouse)
+    for rule in rules(queries, keep, name, now):
         if name == PROGRESS:
             yield _batches(warehouse, rule)
         elif name in _VERDICT and rule.stays:
-            yield _thinning(source, rule)
+            yield _thinning(queries, rule)
         else:
-            [found] = source.rows(doomed(source, rule, "count(*) AS rows"))
+            [found] = queries.rows(doomed(queries, rule, "count(*) AS rows"))
             has_exceptions = rule.stays is not None or rule.needed_by is not None
-            stays = _staying(source, rule) if has_exceptions else None
+            stays = _staying(queries, rule) if has_exceptions else None
             yield Removal(name, rule.where, stays, found["rows"])
 
 
-def _staying(source: SparkSource, rule: Rule) -> DataFrame:
+def _staying(queries: SparkQueries, rule: Rule) -> DataFrame:
     """Return the rows that match a rule and stay all the same."""
-    return source.warehouse.session.sql(_marked(source, rule)).where(_STAYS).drop(_STAYS)
+    return queries.warehouse.session.sql(_marked(queries, rule)).where(_STAYS).drop(_STAYS)
 
 
-def _own_rows(source: Source) -> str:
-    return f"cluster = {source.dialect.literal(source.warehouse.cluster)}"
+def _own_rows(queries: Queries) -> str:
+    return f"cluster = {queries.dialect.literal(queries.warehouse.cluster)}"
 
 
-def _older(source: Source, name: str, column: str, cutoff: datetime) -> Rule:
-    where = f"{_own_rows(source)} AND {column} < {source.dialect.literal(cutoff)}"
+def _older(queries: Queries, name: str, column: str, cutoff: datetime) -> Rule:
+    where = f"{_own_rows(queries)} AND {column} < {queries.dialect.literal(cutoff)}"
     return Rule(name, f"before {cutoff:%Y-%m-%d %H:%M}", where)
 
 
-def _closed(source: Source, name: str, cutoff: datetime) -> Rule:
+def _closed(queries: Queries, name: str, cutoff: datetime) -> Rule:
     """Return closed rows that ended before the cutoff, except generations to which a still open rebalance refers."""
-    before = f"{_ENDED[name]} < {source.dialect.literal(cutoff)}"
-    where = f"{_own_rows(source)} AND open_bucket IS NULL AND NOT is_open AND {before}"
+    before = f"{_ENDED[name]} < {queries.dialect.literal(cutoff)}"
+    where = f"{_own_rows(queries)} AND open_bucket IS NULL AND NOT is_open AND {before}"
     needed_by = "rebalances" if name == "generations" else None
     return Rule(name, f"ended before {cutoff:%Y-%m-%d %H:%M}", where, needed_by=needed_by)
 
 
 def _thinned(
-    source: Source, thin_samples: Sequence[tuple[float, int]], name: str, now: datetime, oldest: datetime | None
+    queries: Queries, thin_samples: Sequence[tuple[float, int]], name: str, now: datetime, oldest: datetime | None
 ) -> Rule:
     """Thin samples: keep the last one of each interval, and those whose verdict differs from a neighbour's."""
-    literal = source.dialect.literal
+    literal = queries.dialect.literal
     steps = sorted(thin_samples, reverse=True)
     cutoffs = [(_whole(now - timedelta(days=days), every), every) for days, every in steps]
     cases = " ".join(f"WHEN sampled_at < {literal(cutoff)} THEN {every}" for cutoff, every in cutoffs)
     step = f"CASE {cases} END"
-    seconds = source.dialect.seconds.format("sampled_at", literal(datetime.fromtimestamp(0, UTC)))
+    seconds = queries.dialect.seconds.format("sampled_at", literal(datetime.fromtimestamp(0, UTC)))
     one = ("group_id, " if name == "consumer_lag" else "") + "topic, partition"
     in_order = f"OVER (PARTITION BY {one} ORDER BY sampled_at)"
     verdict = _VERDICT[name]
@@ -161,19 +161,19 @@ def _thinned(
         f" OR (lag(sampled_at) {in_order}) IS NOT NULL AND ({verdict} IS DISTINCT FROM lag({verdict}) {in_order})"
     )
     since = f" AND sampled_at >= {literal(oldest)}" if oldest is not None else ""
-    where = f"{_own_rows(source)} AND sampled_at < {literal(cutoffs[-1][0])}{since}"
+    where = f"{_own_rows(queries)} AND sampled_at < {literal(cutoffs[-1][0])}{since}"
     why = ", ".join(f"one in {every:g} s after {days:g} days" for days, every in reversed(steps))
     return Rule(name, why, where, stays)
 
 
-def _thinning(source: SparkSource, rule: Rule) -> Removal:
+def _thinning(queries: SparkQueries, rule: Rule) -> Removal:
     """Return the removal of a thinning; samples that are already thinned are not rewritten."""
     bounds = ", ".join(f"CAST({bound}(sampled_at) AS STRING) AS {bound}" for bound in ("min", "max"))
-    [found] = source.rows(doomed(source, rule, f"count(*) AS rows, {bounds}"))
+    [found] = queries.rows(doomed(queries, rule, f"count(*) AS rows, {bounds}"))
     if not found["rows"]:
         return Removal(rule.table, rule.where, None, 0)
     within = f"sampled_at BETWEEN timestamp '{found['min']}' AND timestamp '{found['max']}'"
-    kept = _staying(source, rule).where(within)
+    kept = _staying(queries, rule).where(within)
     return Removal(rule.table, f"{rule.where} AND {within}", kept, found["rows"])
 
 
@@ -182,26 +182,26 @@ def _whole(at: datetime, seconds: float) -> datetime:
     return datetime.fromtimestamp(at.timestamp() // seconds * seconds, UTC)
 
 
-def processed_bounds(source: Source, cutoff: datetime) -> dict[int, int]:
+def processed_bounds(queries: Queries, cutoff: datetime) -> dict[int, int]:
     """Return, per partition, the batch end below which all records are older than the cutoff and in the history.
 
     The newest batch of a partition is kept, as are all batches from the first unprocessed record on.
     """
-    if not all(source.exists(name) for name in (PROGRESS, "history_positions")):
+    if not all(queries.exists(name) for name in (PROGRESS, "history_positions")):
         return {}
-    own = _own_rows(source)
-    found = source.rows(f"""
-WITH unprocessed AS ({_first_unprocessed(source)}),
+    own = _own_rows(queries)
+    found = queries.rows(f"""
+WITH unprocessed AS ({_first_unprocessed(queries)}),
 batches AS (
   SELECT batch.*, first_unprocessed
-  FROM {source.table(PROGRESS)} AS batch
+  FROM {queries.table(PROGRESS)} AS batch
   LEFT JOIN unprocessed ON unprocessed.record_partition = batch.record_partition
   WHERE {own}
 ),
 marked AS (
   SELECT
     *,
-    coalesce(latest_record_at, landed_at) >= {source.dialect.literal(cutoff)} OR end_offset > first_unprocessed
+    coalesce(latest_record_at, landed_at) >= {queries.dialect.literal(cutoff)} OR end_offset > first_unprocessed
       OR start_offset = max(start_offset) OVER (PARTITION BY record_partition) AS {_STAYS}
   FROM batches
 ),
@@ -214,20 +214,20 @@ WHERE marked.end_offset <= bounds.bound AND marked.query_id <> '{SUMMARY}'
     return {row["record_partition"]: row["bound"] for row in found}
 
 
-def _first_unprocessed(source: Source) -> str:
+def _first_unprocessed(queries: Queries) -> str:
     """Return the query of the first record of each partition that the history job has not processed."""
-    own = _own_rows(source)
+    own = _own_rows(queries)
     kinds = {"group_metadata": "true", "group_records": "true", "offset_commits": "is_tombstone"}
     records = " UNION ALL ".join(
-        f"SELECT record_partition, group_id, record_offset FROM {source.table(name)} WHERE {own} AND {which}"
+        f"SELECT record_partition, group_id, record_offset FROM {queries.table(name)} WHERE {own} AND {which}"
         for name, which in kinds.items()
-        if source.exists(name)
+        if queries.exists(name)
     )
     return f"""
   SELECT record.record_partition, min(record.record_offset) AS first_unprocessed
   FROM ({records}) AS record
   LEFT JOIN (
-    SELECT record_partition, group_id, processed_to FROM {source.table("history_positions")} WHERE {own}
+    SELECT record_partition, group_id, processed_to FROM {queries.table("history_positions")} WHERE {own}
   ) AS position
     ON position.record_partition = record.record_partition AND position.group_id = record.group_id
   WHERE position.processed_to IS NULL OR record.record_offset >= position.processed_to
@@ -235,23 +235,23 @@ def _first_unprocessed(source: Source) -> str:
 """
 
 
-def _records(source: Source, name: str, bounds: dict[int, int]) -> Rule:
+def _records(queries: Queries, name: str, bounds: dict[int, int]) -> Rule:
     """Return decoded records, except the newest of each key unless it is a tombstone; or the batches of all these."""
     if name == PROGRESS:
-        where = _below(source, bounds, "end_offset", "<=")
+        where = _below(queries, bounds, "end_offset", "<=")
         return Rule(name, "batches of these records, replaced by one row", where)
-    where = _below(source, bounds, "record_offset", "<")
+    where = _below(queries, bounds, "record_offset", "<")
     if name not in KEYS:
         return Rule(name, _WHY_RECORDS, where)
     newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {', '.join(KEYS[name])})"
     return Rule(name, _WHY_RECORDS, where, f"NOT is_tombstone AND {newest}")
 
 
-def _below(source: Source, bounds: dict[int, int], column: str, sign: str) -> str:
+def _below(queries: Queries, bounds: dict[int, int], column: str, sign: str) -> str:
     parts = (
         f"record_partition = {partition} AND {column} {sign} {bound}" for partition, bound in sorted(bounds.items())
     )
-    return f"{_own_rows(source)} AND ({' OR '.join(f'({part})' for part in parts)})"
+    return f"{_own_rows(queries)} AND ({' OR '.join(f'({part})' for part in parts)})"
 
 
 def _batches(warehouse: Warehouse, rule: Rule) -> Removal:

@@ -29,10 +29,10 @@ from grouptrail.snapshot.patterns import is_allowed
 from grouptrail.snapshot.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.snapshot.totals import SAVED, NewestSample, Rising, Totals
 from grouptrail.storage import positions
+from grouptrail.storage.lineage import SavedRows
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
 from grouptrail.storage.schema import compact, table_schema
-from grouptrail.storage.sources import SavedRows
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
 

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from grouptrail.errors import first_cause
 from grouptrail.snapshot.errors import SnapshotError
 from grouptrail.storage.errors import TableError
+from grouptrail.storage.lineage import SavedRows
 from grouptrail.storage.reader import OpenTable, table_id
 from grouptrail.storage.rows import NewFiles, OpenTables, own_rows
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sources import SavedRows
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
 

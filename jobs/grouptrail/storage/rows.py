@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from grouptrail import contracts
 from grouptrail.errors import first_cause
 from grouptrail.storage.errors import TableError
+from grouptrail.storage.lineage import SourceVersion
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import (
     READ_ERRORS,
@@ -25,7 +26,6 @@ from grouptrail.storage.reader import (
     table_id,
 )
 from grouptrail.storage.schema import gathered, table_schema
-from grouptrail.storage.sources import SourceVersion
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table_log import read_commit, table_folder
 

@@ -1,4 +1,4 @@
-"""Engines that evaluate the rules of retention: delta-rs, which needs no JVM, or Spark, which also deletes."""
+"""Queries of the rules of retention: by delta-rs, which needs no JVM, or by Spark, which also deletes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from grouptrail.storage.warehouse import Warehouse
 Row = dict[str, Any]
 
 
-class Source(Protocol):
+class Queries(Protocol):
     """Runs SQL over the tables of a warehouse."""
 
     dialect: Dialect
@@ -38,7 +38,7 @@ class Source(Protocol):
         """Return how many files of a table may have rows that match a condition."""
 
 
-class DeltaRsSource:
+class DeltaRsQueries:
     """Reads the tables as they were when they were first needed."""
 
     dialect = DELTA_RS
@@ -64,12 +64,12 @@ class DeltaRsSource:
         return 0 if table is None else table_size(table, None).size_bytes
 
     def files(self, name: str, where: str) -> int:
-        """See `Source`. The files' statistics answer it, without a scan."""
+        """See `Queries`. The files' statistics answer it, without a scan."""
         table = self.warehouse.table(name).open()
         return 0 if table is None else pruned_files(table, where)
 
 
-class SparkSource:
+class SparkQueries:
     """Reads the tables in a Spark session."""
 
     dialect = SPARK

@@ -16,8 +16,8 @@ from grouptrail.lag.state import LagState
 from grouptrail.log_offsets.committed import CommittedPartitions
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.snapshot.totals import Totals
+from grouptrail.storage.lineage import SavedRows, SourceVersion, noted, with_source
 from grouptrail.storage.reader import OpenTable, table_id
-from grouptrail.storage.sources import SavedRows, SourceVersion, noted, with_source
 from support import small_tables
 from support.contexts import lag_inputs
 from support.lag_cluster import lay_empty, store_commits
