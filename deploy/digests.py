@@ -21,7 +21,7 @@ def folders() -> list[Path]:
     """Return the folders of jars, which are downloaded if they are missing."""
     connect = cache_folder() / CONNECT
     found = [connector_jars(print), s3_jars(print), *(kafka.fetch(version, print) for version in kafka.VERSIONS)]
-    return [*found, layouts.fetch(report=print), *([connect] if connect.is_dir() else [])]
+    return [*found, layouts.fetch(log=print), *([connect] if connect.is_dir() else [])]
 
 
 def main() -> None:

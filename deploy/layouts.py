@@ -16,8 +16,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
-from grouptrail.spark.jars import Report, fetch_jars, silent
+from grouptrail.spark.jars import fetch_jars, silent
 from grouptrail.spark.java import cache_folder
 from grouptrail.wire.layout import Field, Message, Versions, record_types
 
@@ -33,13 +34,13 @@ Shape = tuple[list[Any], dict[int, Any]]
 _JARS = ("kafka-group-coordinator", "kafka-clients")
 
 
-def fetch(release: str = NEWEST, report: Report = silent) -> Path:
+def fetch(release: str = NEWEST, log: Log = silent) -> Path:
     """Return the folder with the jars that define a release's messages; download them unless the broker is there."""
     broker = cache_folder() / "kafka" / release
     if broker.is_dir():
         return broker
     jars = tuple(f"org.apache.kafka:{jar}:{release}" for jar in _JARS)
-    return fetch_jars(f"kafka-messages/{release}", jars, transitive=False, report=report)
+    return fetch_jars(f"kafka-messages/{release}", jars, transitive=False, log=log)
 
 
 @cache

@@ -34,7 +34,7 @@ def main(versions: Sequence[str]) -> int:
         java = find_java()
         with ThreadPoolExecutor(2) as pool:
             connectors = pool.submit(session.connector_jars, say)
-            messages = pool.submit(layouts.fetch, report=say)
+            messages = pool.submit(layouts.fetch, log=say)
             kafkas = list(pool.map(lambda version: fetch(version, say), versions or VERSIONS[:1]))
             connectors.result()
             messages.result()

@@ -116,7 +116,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure lag with this many real partitions and groups per partition; `on_cluster` uses three brokers."""
     kind = KafkaCluster if on_cluster else Broker
-    with kind(folder / "kafka", properties=_PROPERTIES, heap="1g", report=print) as kafka:
+    with kind(folder / "kafka", properties=_PROPERTIES, heap="1g", log=print) as kafka:
         bootstrap = kafka.bootstrap
         ensure_offsets_topic(bootstrap)
         load = Load(bootstrap, partitions=partitions, groups=groups)

@@ -200,7 +200,7 @@ def measure_keep(spark: SparkSession, config: Config, folder: Path, *, partition
     for name, days in (("after a day", 1), ("after 2 days", 2.1), ("after 8 days", 8.1)):
         now = DAY + timedelta(days=days)
         started = time.monotonic()
-        maintain.maintain(own, config.maintain, ("consumer_lag",), report=silent, now=now)
+        maintain.maintain(own, config.maintain, ("consumer_lag",), log=silent, now=now)
         took = time.monotonic() - started
         there = table.all_clusters().count()
         size = upkeep.size(table)[1]

@@ -30,8 +30,9 @@ from kafka.admin import (
 )
 from kafka.errors import KafkaError
 
+from grouptrail.console.progress import Log
 from grouptrail.spark import class_data
-from grouptrail.spark.jars import Report, fetch_jars, silent
+from grouptrail.spark.jars import fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
 from servers import processes
 from servers.errors import BrokerError
@@ -50,7 +51,7 @@ GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessage
 # --- the jars ----------------------------------------------------------------------------------------------
 
 
-def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
+def fetch(version: str = VERSIONS[0], log: Log = silent) -> Path:
     """Return the folder with the jars of a Kafka version; download about 45 MB the first time. Raises JarsError."""
     # Kafka logs through slf4j and its 4.x jars have no backend: without slf4j-simple a broker exits silently.
     # connect-runtime is most of what kafka-tools would pull in, and no tool that is run here needs it.
@@ -62,7 +63,7 @@ def fetch(version: str = VERSIONS[0], report: Report = silent) -> Path:
             "org.slf4j:slf4j-simple:1.7.36",
         ),
         exclude=("org.apache.kafka:connect-runtime", "org.slf4j:slf4j-reload4j"),
-        report=report,
+        log=log,
     )
 
 
@@ -98,13 +99,13 @@ class Broker:
         heap: str = "400m",
         cluster_id: str | None = None,
         java_options: str = "",
-        report: Report = silent,
+        log: Log = silent,
     ) -> None:
         self.directory = directory.absolute()
         self.version = version
         self.log_file = self.directory / "server.log"
         self._java = find_java()
-        self._jars = fetch(version, report)
+        self._jars = fetch(version, log)
         self._heap = heap
         self._java_options = java_options or class_data.options(class_data_archive(self._java, self._jars))
         self._security = security
@@ -421,7 +422,7 @@ def _answers(bootstrap: str) -> bool:
 
 def uncleaned_broker(folder: Path) -> Broker:
     """Return a broker that does not compact, so that all commits stay in its topic; it says what it does."""
-    return Broker(folder, properties={"log.cleaner.enable": "false"}, heap="600m", report=print)
+    return Broker(folder, properties={"log.cleaner.enable": "false"}, heap="600m", log=print)
 
 
 def _dump_class(version: str) -> str:

@@ -13,7 +13,8 @@ from typing import Self
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from grouptrail.spark.jars import Report, silent
+from grouptrail.console.progress import Log
+from grouptrail.spark.jars import silent
 from servers.errors import BrokerError
 from servers.kafka import VERSIONS, Broker, new_cluster_id
 
@@ -41,7 +42,7 @@ class KafkaCluster:
         version: str = VERSIONS[0],
         properties: Mapping[str, str] | None = None,
         heap: str = "256m",
-        report: Report = silent,
+        log: Log = silent,
     ) -> None:
         identity = new_cluster_id()
         shared = {**_REPLICATED, **(properties or {})}
@@ -52,7 +53,7 @@ class KafkaCluster:
                 properties={**shared, "node.id": str(node)},
                 heap=heap,
                 cluster_id=identity,
-                report=report,
+                log=log,
             )
             for node in (1, 2, 3)
         ]

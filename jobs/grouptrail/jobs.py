@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from grouptrail.config import Config
+    from grouptrail.console.progress import Log
     from grouptrail.storage.checkpoints import Start
     from grouptrail.storage.following import Query
     from grouptrail.storage.warehouse import Warehouse
 
 S = TypeVar("S")
-
-Log = Callable[[str], None]
-"""Receives one line: a job's progress, or what it could not do."""
 
 
 @dataclass(frozen=True)

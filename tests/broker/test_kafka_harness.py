@@ -58,7 +58,7 @@ def committed_if_loaded(broker: Broker, group: str) -> int | None:
 def test_fetch_jars_already_cached_reports_nothing() -> None:
     fetch()
     said: list[str] = []
-    assert (fetch(report=said.append) / "kafka-tools-4.3.0.jar").is_file()
+    assert (fetch(log=said.append) / "kafka-tools-4.3.0.jar").is_file()
     assert said == []
 
 

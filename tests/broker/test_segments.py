@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 
 from demo.workload import Workload
 from grouptrail.config import Config, load_config
+from grouptrail.console.progress import Log
 from grouptrail.decode import job
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.ingest import ingest_segments
 from grouptrail.decode.sources.segments import SegmentsError, partition_folders
-from grouptrail.jobs import DECODE, Log
+from grouptrail.jobs import DECODE
 from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import Broker
 from support import landed

@@ -77,7 +77,7 @@ def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
     keep = MaintainConfig(thin_samples=["1:60", "7:600"])
     lay_samples(config, lambda number: "STOP" if 97 <= number < 101 else "OK")
     now = NOON + timedelta(days=1, minutes=30)
-    maintain.maintain(warehouse, keep, ("consumer_lag",), report=silent, now=now)
+    maintain.maintain(warehouse, keep, ("consumer_lag",), log=silent, now=now)
     left = sampled(warehouse)
     old, young = [one for one in left if one[0] < 180], [one for one in left if one[0] >= 180]
     assert young == [(number, "OK") for number in range(180, 360)]
@@ -88,7 +88,7 @@ def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
     before = SqlSnapshot(warehouse, ["consumer_lag"]).rows("SELECT count(*) AS rows FROM consumer_lag")
     (again,) = list(retention.removals(warehouse, keep, "consumer_lag", now))
     assert again.count == 0
-    maintain.maintain(warehouse, keep, ("consumer_lag",), report=silent, now=now + timedelta(days=10))
+    maintain.maintain(warehouse, keep, ("consumer_lag",), log=silent, now=now + timedelta(days=10))
     assert [number for number, _ in sampled(warehouse)][-1] == 359
     assert len(sampled(warehouse)) == 6 + 4 < before[0]["rows"]
 
@@ -112,7 +112,7 @@ def test_maintain_dry_run_says_what_a_run_deletes_on_both_engines(warehouse: War
     removed = {line[0]: 0 for line in shown[0]}
     for line in shown[0]:
         removed[line[0]] += int(line[1])
-    maintain.maintain(warehouse, keep, (), report=silent, now=LATER)
+    maintain.maintain(warehouse, keep, (), log=silent, now=LATER)
     after = counts(warehouse)
     replaced = {PROGRESS: 1}  # by one row for all of its batches
     assert {name: before[name] - after[name] + replaced.get(name, 0) for name in removed} == removed
@@ -126,7 +126,7 @@ def test_maintain_retention_keeps_open_rows_and_passes_check(warehouse: Warehous
     keep = MaintainConfig(decoded_days=7, history_days=7, samples_days=7)
     before = counts(warehouse)
     live = {name: rows(warehouse, f"SELECT * FROM {name} WHERE is_open ORDER BY record_offset") for name in HISTORY}
-    maintain.maintain(warehouse, keep, (), report=silent, now=LATER)
+    maintain.maintain(warehouse, keep, (), log=silent, now=LATER)
     after = counts(warehouse)
     assert {
         name: rows(warehouse, f"SELECT * FROM {name} WHERE is_open ORDER BY record_offset") for name in HISTORY
@@ -158,8 +158,8 @@ def test_retention_bound_is_first_record_missing_from_history_and_counts_add_up(
         patch.setattr(retention, "_first_unprocessed", lambda *_: UNPROCESSED.format(5))
         assert retention.processed_bounds(SparkQueries(warehouse), LATER) == {0: 5}
     for name in ("group_metadata", "offset_commits"):
-        maintain.maintain(warehouse, keep, (name,), report=silent, now=LATER)
-    maintain.maintain(warehouse, keep, (), report=silent, now=LATER)
+        maintain.maintain(warehouse, keep, (name,), log=silent, now=LATER)
+    maintain.maintain(warehouse, keep, (), log=silent, now=LATER)
     every = " + ".join(retention.DECODED)
     tally = f"SELECT sum({every}) AS records FROM ingest_progress"
     assert rows(warehouse, tally)[0]["records"] == sum(counts(warehouse)[name] for name in retention.DECODED)
@@ -184,7 +184,7 @@ def test_maintain_concurrent_writer_fails_the_table_after_three_tries_and_contin
     with pytest.raises(
         maintain.MaintenanceError, match=r"^log_offsets: other writers committed first, 3 times: not maintained"
     ):
-        maintain.maintain(warehouse, MaintainConfig(), report=silent)
+        maintain.maintain(warehouse, MaintainConfig(), log=silent)
     assert tries == ["log_offsets"] * 3 + ["topic_names"]
 
 

@@ -69,7 +69,7 @@ def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_
     checked = check.run(warehouse, ("topic_names", "log_offsets", "memberships"), patience_seconds=0)
     assert {one.table: one.lacking for one in checked} == {one.table: (lacking[one.table],) for one in checked}
     assert [result.problem for one in checked for result in one.results if result.problem] == []
-    maintain.maintain(warehouse, MaintainConfig(), EACH_KIND, report=silent)
+    maintain.maintain(warehouse, MaintainConfig(), EACH_KIND, log=silent)
     for name, column in lacking.items():
         assert sql(config, f"SELECT * FROM {name} WHERE cluster = 'test'"), name
         table = warehouse.of_cluster("new").table(name)
@@ -106,7 +106,7 @@ def test_table_with_columns_of_a_later_version_keeps_them(warehouse: Warehouse, 
     table.ensure()
     (checked,) = check.run(warehouse, ("consumer_lag",), patience_seconds=0)
     assert checked.failures == []
-    maintain.maintain(warehouse, MaintainConfig(), ("consumer_lag",), report=silent)
+    maintain.maintain(warehouse, MaintainConfig(), ("consumer_lag",), log=silent)
     left = sql(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
     assert [row["coolness"] for row in left] == [1.5]
     assert 0 < left[0]["rows"] < 12
@@ -139,6 +139,6 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
     assert all(row["problem"].startswith("it cannot be read (") for row in kept)
     with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as maintain_error:
-        maintain.maintain(warehouse, MaintainConfig(), ("topic_names", "committed_offsets"), report=silent)
+        maintain.maintain(warehouse, MaintainConfig(), ("topic_names", "committed_offsets"), log=silent)
     assert "\n" not in str(maintain_error.value)
     assert sorted(log.iterdir()) == files

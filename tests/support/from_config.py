@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from grouptrail.config import Config
-from grouptrail.console.progress import print_now
-from grouptrail.exporter.service import Exporter, Report
+from grouptrail.console.progress import Log, print_now
+from grouptrail.exporter.service import Exporter
 from grouptrail.query.sql import DeltaRs, Engine, QueryContext
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.snapshot.reader import ServedCluster, SnapshotReader
@@ -37,6 +37,6 @@ def snapshot_reader(config: Config, lag_since: datetime | None = None) -> Snapsh
     return SnapshotReader(served_cluster(config), lag_since)
 
 
-def exporter_of(configs: Sequence[Config], report: Report = print_now, *, awaits_lag: bool = False) -> Exporter:
+def exporter_of(configs: Sequence[Config], report: Log = print_now, *, awaits_lag: bool = False) -> Exporter:
     """Return an exporter of the configured clusters, without pages and not started."""
     return Exporter([served_cluster(config) for config in configs], configs[0].web, report, awaits_lag=awaits_lag)

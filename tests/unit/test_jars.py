@@ -37,7 +37,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 def test_fetch_jars_with_the_known_digests_are_kept(tmp_path: Path, mirror: dict[str, bytes]) -> None:
     lines: list[str] = []
-    folder = fetch_jars("kafka/1.0", ["a:b:1"], report=lines.append)
+    folder = fetch_jars("kafka/1.0", ["a:b:1"], log=lines.append)
     assert folder == tmp_path / "kafka" / "1.0"
     assert {jar.name: jar.read_bytes() for jar in folder.iterdir()} == mirror
     assert lines == []
@@ -67,7 +67,7 @@ def test_fetch_jars_changed_added_or_missing_jar_is_refused_and_nothing_is_kept(
 
 def test_fetch_jars_of_an_untested_version_says_that_they_are_not_verified() -> None:
     lines: list[str] = []
-    assert fetch_jars("kafka/2.0", ["a:b:2"], report=lines.append).is_dir()
+    assert fetch_jars("kafka/2.0", ["a:b:2"], log=lines.append).is_dir()
     assert [line.partition(",")[0] for line in lines] == ["kafka/2.0: not verified"]
 
 

@@ -33,29 +33,29 @@ def serve(
     ] = None,
 ) -> None:
     """Serve Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
-    _serve(options, {"exporter.listen": listen, "exporter.also_as": also_as}, _report)
+    _serve(options, {"exporter.listen": listen, "exporter.also_as": also_as}, _log)
 
 
 def open_(options: ConfigOptions, listen: Listen = None) -> None:
     """Run `serve` and open its address in the browser."""
 
-    def report(line: str) -> None:
-        _report(line)
+    def log(line: str) -> None:
+        _log(line)
         if found := _SERVING.match(line):
             _open_browser(found[1])
 
-    _serve(options, {"exporter.listen": listen}, report)
+    _serve(options, {"exporter.listen": listen}, log)
 
 
-def _serve(options: ConfigOptions, settings: Mapping[str, str | None], report: Callable[[str], None]) -> None:
+def _serve(options: ConfigOptions, settings: Mapping[str, str | None], log: Callable[[str], None]) -> None:
     named = [f"{name}={value}" for name, value in settings.items() if value is not None]
     configs = replace(options, set=[*(options.set or ()), *named]).load_all()
     from grouptrail.runtime.serving import serve as serve_until_stopped
 
-    serve_until_stopped(configs, report)
+    serve_until_stopped(configs, log)
 
 
-def _report(line: str) -> None:
+def _log(line: str) -> None:
     typer.echo(harmless(line, keep_lines=True), err=True)
 
 
@@ -67,4 +67,4 @@ def _open_browser(url: str) -> None:
     except (webbrowser.Error, OSError):
         is_open = False
     if not is_open:
-        _report(f"no browser could be opened here: open {url}")
+        _log(f"no browser could be opened here: open {url}")

@@ -96,7 +96,7 @@ def install(
     from grouptrail.runtime.warehouses import warehouse_in_session
 
     with warehouse_in_session(options.load_stored(), "views", print_now) as warehouse:
-        install_views(warehouse, schema=schema, report=print_now)
+        install_views(warehouse, schema=schema, log=print_now)
 
 
 def serve_sql(

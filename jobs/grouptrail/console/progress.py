@@ -6,10 +6,13 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from grouptrail.console.text import harmless
+
+Log = Callable[[str], None]
+"""Receives one line: what is done, or what could not be done."""
 
 _QUIET_SECONDS, _TICK_SECONDS = 1.0, 1.0
 _CLEAR = "\r\x1b[K"

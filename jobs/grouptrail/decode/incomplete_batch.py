@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from grouptrail.console.progress import Log
 from grouptrail.decode.progress import batch_progress
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.tasks import PartitionCounts
 from grouptrail.decode.writer import TaskRecords, append_progress, in_tasks, write_records
-from grouptrail.jobs import Log
 from grouptrail.kafka.record_ranges import RecordRanges
 from grouptrail.kafka.record_schema import RECORD_DDL
 from grouptrail.storage.engines.engine import Once

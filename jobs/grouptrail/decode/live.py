@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from grouptrail.console.progress import Log
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, row_schema
-from grouptrail.jobs import Log
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.new_records import NewRecords
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from grouptrail.console.progress import Log
 from grouptrail.decode.schema import COMMITS, RECORD_COLUMNS, TABLES, row_ddl
 from grouptrail.decode.tasks import rows_of
 from grouptrail.errors import GrouptrailError
-from grouptrail.jobs import Log
 from grouptrail.storage.upkeep import move
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from grouptrail.console.progress import Log
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import batch_progress, summary
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
@@ -23,7 +24,6 @@ from grouptrail.decode.tasks import (
     rows_of,
     shares,
 )
-from grouptrail.jobs import Log
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows

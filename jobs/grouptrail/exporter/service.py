@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from grouptrail.config.tokens import read_token
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import Log, print_now
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.endpoints import CLOSED, Endpoints
 from grouptrail.exporter.errors import ExporterError
@@ -26,7 +26,6 @@ from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 if TYPE_CHECKING:
     from grouptrail.config.model import ExporterConfig, WebConfig
 
-Report = Callable[[str], None]
 
 _OWN_JOB = "exporter"
 
@@ -35,7 +34,7 @@ class Exporter:
     """Serves the metrics of clusters that share a warehouse, from `start` to `stop`; also a context manager.
 
     A new page replaces the old one in one assignment: every scrape returns one snapshot of each cluster, and none
-    waits for the next. If a snapshot fails, `report` gets the reason and the old page is still served, without its
+    waits for the next. If a snapshot fails, `log` gets the reason and the old page is still served, without its
     groups once it is too old.
 
     `web` says who may see the pages. `awaits_lag`: a lag job of this process will `publish`. Until then an earlier
@@ -46,13 +45,13 @@ class Exporter:
         self,
         clusters: Sequence[ServedCluster],
         web: WebConfig,
-        report: Report = print_now,
+        log: Log = print_now,
         *,
         awaits_lag: bool = False,
     ) -> None:
         exporter = clusters[0].exporter
-        self._clusters = {one.name: _Cluster(one, report, awaits_lag=awaits_lag) for one in clusters}
-        self._report = report
+        self._clusters = {one.name: _Cluster(one, log, awaits_lag=awaits_lag) for one in clusters}
+        self._log = log
         self._refresh_seconds = exporter.refresh_seconds
         self._page: Page | None = None
         self._wake = threading.Event()
@@ -93,9 +92,9 @@ class Exporter:
     def start(self) -> Self:
         """Start taking snapshots and answering requests."""
         if self._endpoints.pages is not None and not self.serves_pages:
-            self._report(f"web pages are not served at {self.url}: {CLOSED}")
+            self._log(f"web pages are not served at {self.url}: {CLOSED}")
         if self._exposes_secret:
-            self._report(
+            self._log(
                 f"metrics: clients send the password or token for {self.url} unencrypted: "
                 "set exporter.tls_certificate and exporter.tls_key, unless a proxy in front of it provides TLS"
             )
@@ -138,7 +137,7 @@ class Exporter:
             cluster.jobs[_OWN_JOB] = JobState(is_running=True, restarts=cluster.jobs[_OWN_JOB].restarts + 1)
         # The output may be closed; metrics must be served anyway.
         with contextlib.suppress(OSError, ValueError):
-            self._report(f"metrics: {type(fault).__name__}: {fault}; restarting")
+            self._log(f"metrics: {type(fault).__name__}: {fault}; restarting")
 
     def _problem(self) -> str | None:
         """Return why no cluster is ready; None once one is: problems of one cluster do not affect the others."""
@@ -201,13 +200,13 @@ def _access(exporter: ExporterConfig, web: WebConfig) -> Access:
 class _Cluster:
     """The page of one cluster, updated by the refresher's thread."""
 
-    def __init__(self, cluster: ServedCluster, report: Report, *, awaits_lag: bool) -> None:
+    def __init__(self, cluster: ServedCluster, log: Log, *, awaits_lag: bool) -> None:
         self.page: ClusterPage | None = None
         self.problem: str | None = NO_SNAPSHOT_YET
         self.lag: pa.Table | None = None
         self.jobs = {_OWN_JOB: JobState(is_running=True, restarts=0)}
         self._exporter = cluster.exporter
-        self._report = report
+        self._log = log
         self._reader = SnapshotReader(cluster, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
 
@@ -234,7 +233,7 @@ class _Cluster:
         if fault not in (None, self.problem):
             # The output may be closed; metrics must be served anyway.
             with contextlib.suppress(OSError, ValueError):
-                self._report(f"metrics: {fault}")
+                self._log(f"metrics: {fault}")
         self.problem = fault or snapshot.not_ready
 
     def _show(self, snapshot: Snapshot) -> None:

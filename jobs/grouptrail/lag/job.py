@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.jobs import LAG, JobContext, LagFeed, Log
+from grouptrail.console.progress import Log
+from grouptrail.jobs import LAG, JobContext, LagFeed
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
 from grouptrail.lag.positions import TABLE as COMMITTED

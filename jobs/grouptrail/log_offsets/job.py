@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail.jobs import LOG_OFFSETS, JobContext, Log
+from grouptrail.console.progress import Log
+from grouptrail.jobs import LOG_OFFSETS, JobContext
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.log import GONE

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from grouptrail import contracts
-from grouptrail.console.progress import print_now, waiting
+from grouptrail.console.progress import Log, print_now, waiting
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.maintenance.queries import DeltaRsQueries, Queries, SparkQueries
 from grouptrail.maintenance.retention import ORDER, Removal, doomed, removals, rules
@@ -27,7 +27,6 @@ from grouptrail.storage.warehouse import StartSpark, Warehouse
 if TYPE_CHECKING:
     from grouptrail.config import MaintainConfig
 
-Report = Callable[[str], None]
 
 _TRIES = 3
 _Found = tuple[str, int, int, int, str]
@@ -43,7 +42,7 @@ def maintain(
     keep: MaintainConfig,
     names: tuple[str, ...] = (),
     *,
-    report: Report = print_now,
+    log: Log = print_now,
     now: datetime | None = None,
 ) -> None:
     """Maintain the named tables, or all existing ones, in the warehouse's session.
@@ -54,7 +53,7 @@ def maintain(
     def work(name: str) -> None:
         with waiting(f"maintaining {name}"):
             done = with_retries(lambda: _maintain(warehouse, keep, name, now or datetime.now(UTC)), _TRIES)
-        report(done)
+        log(done)
 
     for table in warehouse.tables([name for name, of in contracts.tables().items() if of.has_renamed_columns]):
         with suppress(TableError):  # it is reported when its turn comes

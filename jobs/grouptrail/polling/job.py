@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from grouptrail.console.progress import Log
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import refuse_other_source, summary
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.schema import TABLES
-from grouptrail.jobs import POLL, JobContext, Log
+from grouptrail.jobs import POLL, JobContext
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.group import Committed
 from grouptrail.kafka.record_schema import RECORD_SCHEMA

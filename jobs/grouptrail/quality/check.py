@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from grouptrail import contracts
-from grouptrail.console.progress import print_now, waiting
+from grouptrail.console.progress import Log, print_now, waiting
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
@@ -39,7 +39,6 @@ RESULTS = "check_results"
 MOST_ROWS = 5_000_000
 """Maximum number of rows in the largest table for a check without Spark, in memory."""
 
-Report = Callable[[str], None]
 
 _PATIENCE_SECONDS = 30.0
 _HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")
@@ -59,7 +58,7 @@ def check(
     start_spark: StartSpark,
     out: TextIO,
     format: RowsFormat = "table",
-    report: Report = print_now,
+    log: Log = print_now,
 ) -> None:
     """Check the named tables, or all, and print the results; `docs` is the folder for Data Docs.
 
@@ -78,7 +77,7 @@ def check(
     if format == "table":
         print_checked(checked, warehouse, console_on(out))
         if docs is not None:
-            report(f"Data Docs: {docs / 'index.html'}")
+            log(f"Data Docs: {docs / 'index.html'}")
     else:
         _write(checked, out, format)
     raise_on_failures(checked)

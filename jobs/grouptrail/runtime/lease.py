@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
 from grouptrail.locations import is_uri
 from grouptrail.spark import hadoop
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from grouptrail.storage.warehouse import Warehouse
 
-Report = Callable[[str], None]
 
 RENEW_SECONDS = 10.0
 EXPIRE_SECONDS = 30.0
@@ -50,7 +50,7 @@ class AlreadyRunningError(GrouptrailError):
 def sole_driver(
     warehouse: Warehouse,
     jobs: Collection[str],
-    report: Report,
+    log: Log,
     on_loss: Callable[[str], None] | None = None,
 ) -> Iterator[None]:
     """Hold the jobs' checkpoints. Raises AlreadyRunningError if another driver holds one.
@@ -70,8 +70,8 @@ def sole_driver(
             held.callback(lease.release)
         if leases:
             with ThreadPoolExecutor(len(leases)) as pool:
-                list(pool.map(lambda lease: lease.take(report), leases))
-            held.enter_context(_renewing(leases, on_loss or report))
+                list(pool.map(lambda lease: lease.take(log), leases))
+            held.enter_context(_renewing(leases, on_loss or log))
         yield
 
 
@@ -150,10 +150,10 @@ class Lease:
         self._name = {**_myself(), "id": uuid.uuid4().hex}
         self._renewals = 0
 
-    def take(self, report: Report) -> None:
+    def take(self, log: Log) -> None:
         """Take the lease. Raises AlreadyRunningError if its holder renews it, or another driver is quicker."""
         if before := self._file.read():
-            report(f"job {self._job}: {self._file.path} exists: waiting to see whether its holder renews it")
+            log(f"job {self._job}: {self._file.path} exists: waiting to see whether its holder renews it")
             waited = 0.0
             while waited < EXPIRE_SECONDS and (now := self._file.read()) is not None:
                 if now != before:

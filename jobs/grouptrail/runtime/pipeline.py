@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import Log, print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, first_cause
-from grouptrail.jobs import Job, LagFeed, Log, jobs_for
+from grouptrail.jobs import Job, LagFeed, jobs_for
 from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import (

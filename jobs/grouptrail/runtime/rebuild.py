@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING
 
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import Log, print_now
 from grouptrail.history.rebuild import rebuild
-from grouptrail.jobs import HISTORY, Log
+from grouptrail.jobs import HISTORY
 from grouptrail.locations import is_uri
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.runtime.warehouses import context_of, warehouse_in_session, warehouse_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from grouptrail.console.progress import print_now
-from grouptrail.jobs import Job, Log, jobs_for
+from grouptrail.console.progress import Log, print_now
+from grouptrail.jobs import Job, jobs_for
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.runtime.warehouses import context_of, session_settings, warehouse_of
 from grouptrail.spark.session import session

@@ -65,19 +65,19 @@ def storage_errors_explained() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped_at_exit(spark: SparkSession, signals: list[int], report: Callable[[str], None]) -> Iterator[list[Query]]:
+def stopped_at_exit(spark: SparkSession, signals: list[int], log: Callable[[str], None]) -> Iterator[list[Query]]:
     """Yield a list of queries that are stopped at exit, after their current batches; also if one has failed."""
     queries: list[Query] = []
     stopping.clear()
     try:
         yield queries
         if signals:
-            report("stopping after the current batch")
+            log("stopping after the current batch")
     finally:
         stopping.set()
         if not _await_landing(queries) and signals:
             # Stopping a query waits for its batch, however long that takes.
-            report("the current batch takes too long: the next run repeats it")
+            log("the current batch takes too long: the next run repeats it")
             jvm.end_process(128 + signals[0])
         running = [query for query in queries if query.isActive]
         if running:  # Spark would log errors of a batch that is interrupted
@@ -110,15 +110,15 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def end_taken_over(loss: str, report: Callable[[str], None]) -> NoReturn:
+def end_taken_over(loss: str, log: Callable[[str], None]) -> NoReturn:
     """End the process because another driver has taken over: this one was suspended or disconnected for too long."""
-    report(f"grouptrail: {loss}")
+    log(f"grouptrail: {loss}")
     jvm.end_process(1)
 
 
-def end_without_spark(report: Callable[[str], None]) -> NoReturn:
+def end_without_spark(log: Callable[[str], None]) -> NoReturn:
     """End the process because its JVM is gone: nothing in this process can start another."""
-    report(
+    log(
         "grouptrail: Spark has ended (its JVM was killed or had no memory left): start grouptrail again; "
         "nothing is lost"
     )

@@ -6,19 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.console import signals
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import Log, print_now
 from grouptrail.query.clusters import UnknownClusterError
 from grouptrail.runtime.warehouses import stored, warehouse_of
 from grouptrail.web.pages import Pages
 
 if TYPE_CHECKING:
     from grouptrail.config import Config
-    from grouptrail.exporter.service import Exporter, Report
+    from grouptrail.exporter.service import Exporter
 
 
-def exporter_with_pages(
-    configs: Sequence[Config], report: Report = print_now, *, awaits_lag: bool = False
-) -> Exporter:
+def exporter_with_pages(configs: Sequence[Config], log: Log = print_now, *, awaits_lag: bool = False) -> Exporter:
     """Return an exporter, not started, that also serves the pages unless the settings disable them."""
     from grouptrail.exporter.service import Exporter
     from grouptrail.snapshot.reader import ServedCluster
@@ -28,13 +26,13 @@ def exporter_with_pages(
         for config in configs
     ]
     web = configs[0].web
-    exporter = Exporter(clusters, web, report, awaits_lag=awaits_lag)
+    exporter = Exporter(clusters, web, log, awaits_lag=awaits_lag)
     if web.enabled:
-        exporter.serve_pages(Pages(clusters, web, exporter.state, report))
+        exporter.serve_pages(Pages(clusters, web, exporter.state, log))
     return exporter
 
 
-def stored_clusters(configs: Sequence[Config], report: Report) -> list[Config]:
+def stored_clusters(configs: Sequence[Config], log: Log) -> list[Config]:
     """Return the configurations, with the only cluster in the warehouse if none is configured.
 
     Clusters that the warehouse does not have are reported; they may get their first rows while they are served.
@@ -45,20 +43,20 @@ def stored_clusters(configs: Sequence[Config], report: Report) -> list[Config]:
         try:
             one = stored(config)
         except UnknownClusterError as error:
-            report(f"there are no figures of cluster {config.cluster}: {error}")
+            log(f"there are no figures of cluster {config.cluster}: {error}")
         if one is not config:
-            report(f"cluster {one.cluster}, the only one in the warehouse")
+            log(f"cluster {one.cluster}, the only one in the warehouse")
         served.append(one)
     return served
 
 
-def serve(configs: Sequence[Config], report: Report = print_now) -> None:
+def serve(configs: Sequence[Config], log: Log = print_now) -> None:
     """Serve the tables until SIGINT or SIGTERM, which end the process with 130 or 143."""
     await_end = signals.ending()
-    configs = stored_clusters(configs, report)
-    with exporter_with_pages(configs, report) as exporter:
-        report(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
+    configs = stored_clusters(configs, log)
+    with exporter_with_pages(configs, log) as exporter:
+        log(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
         if exporter.serves_pages:
-            report(f"web pages: {exporter.url}/")
+            log(f"web pages: {exporter.url}/")
         received = await_end()
     raise SystemExit(128 + received)

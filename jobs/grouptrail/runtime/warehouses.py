@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from grouptrail.console.progress import print_now
-from grouptrail.jobs import Job, JobContext, Log
+from grouptrail.console.progress import Log, print_now
+from grouptrail.jobs import Job, JobContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark.java import cache_folder, find_java
-
-Report = Callable[[str], None]
 
 DIGESTS = "jars.sha256"
 """The file in this folder with the digest of every downloaded jar."""
@@ -40,12 +39,12 @@ def fetch_jars(
     *,
     exclude: Sequence[str] = (),
     transitive: bool = True,
-    report: Report = silent,
+    log: Log = silent,
 ) -> Path:
     """Return the folder of the jars of `dependencies` (`organisation:module:revision`), downloaded once.
 
     `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`; without
-    `transitive` there are only the dependencies themselves. During a download, `report` gets a line at least every
+    `transitive` there are only the dependencies themselves. During a download, `log` gets a line at least every
     two seconds. After an interruption the download resumes; the folder appears only when it is complete and its jars
     are those of `jars.sha256`. Raises JarsError.
     """
@@ -54,9 +53,9 @@ def fetch_jars(
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(folder.parent / f".{folder.name}.lock", report):
+        with _one_at_a_time(folder.parent / f".{folder.name}.lock", log):
             if not folder.is_dir():
-                _download(folder, _ivy_file(dependencies, exclude, transitive=transitive), report)
+                _download(folder, _ivy_file(dependencies, exclude, transitive=transitive), log)
     except OSError as error:
         raise JarsError(
             f"cannot store jars in {folder} ({error.strerror}): make room there, or set XDG_CACHE_HOME to a folder "
@@ -66,7 +65,7 @@ def fetch_jars(
 
 
 @contextlib.contextmanager
-def _one_at_a_time(lock: Path, report: Report) -> Iterator[None]:
+def _one_at_a_time(lock: Path, log: Log) -> Iterator[None]:
     """Hold a lock, as two processes must not write Ivy's cache at once."""
     with lock.open("w") as held:
         while True:
@@ -74,7 +73,7 @@ def _one_at_a_time(lock: Path, report: Report) -> Iterator[None]:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                report("another process is downloading it: waiting")
+                log("another process is downloading it: waiting")
                 time.sleep(_REPORT_EVERY_SECONDS)
         yield
 
@@ -97,7 +96,7 @@ def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str], *, transitive
     )
 
 
-def _download(folder: Path, ivy_file: str, report: Report) -> None:
+def _download(folder: Path, ivy_file: str, log: Log) -> None:
     what = f"{folder.parent.name} {folder.name}"
     ivy_cache = folder.parent / f".ivy-{folder.name}"
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
@@ -108,11 +107,11 @@ def _download(folder: Path, ivy_file: str, report: Report) -> None:
             *("-ivy", str(draft / "ivy.xml"), "-cache", str(ivy_cache)),
             *("-retrieve", f"{draft}/jars/[artifact]-[revision](-[classifier]).[ext]"),
         ]
-        log = draft / "ivy.log"
-        status = _run_reporting(command, log, lambda seconds: report(_progress(what, ivy_cache, seconds)))
+        output = draft / "ivy.log"
+        status = _run_reporting(command, output, lambda seconds: log(_progress(what, ivy_cache, seconds)))
         if status != 0 or not (draft / "jars").is_dir():
-            raise JarsError(_why_not_fetched(what, log.read_text(errors="replace")))
-        _verify(f"{folder.parent.name}/{folder.name}", draft / "jars", report)
+            raise JarsError(_why_not_fetched(what, output.read_text(errors="replace")))
+        _verify(f"{folder.parent.name}/{folder.name}", draft / "jars", log)
         (draft / "jars").rename(folder)
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
@@ -128,11 +127,11 @@ def known_digests() -> dict[str, str]:
     return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
 
 
-def _verify(name: str, folder: Path, report: Report) -> None:
+def _verify(name: str, folder: Path, log: Log) -> None:
     """Raise JarsError unless these are exactly the jars whose digests are known; other versions are only reported."""
     known = {jar: digest for jar, digest in known_digests().items() if jar.rpartition("/")[0] == name}
     if not known:
-        report(f"{name}: not verified, as grouptrail was not tested with this version and has no digests of its jars")
+        log(f"{name}: not verified, as grouptrail was not tested with this version and has no digests of its jars")
         return
     found = digests(name, folder)
     wrong = sorted(jar for jar in known.keys() | found.keys() if known.get(jar) != found.get(jar))

@@ -16,11 +16,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grouptrail.console.progress import waiting
+from grouptrail.console.progress import Log, waiting
 from grouptrail.errors import GrouptrailError
 from grouptrail.memory import MALLOC_ARENAS
 from grouptrail.spark import class_data, jvm, object_stores
-from grouptrail.spark.jars import Report, fetch_jars, silent
+from grouptrail.spark.jars import fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
 
 if TYPE_CHECKING:
@@ -127,19 +127,17 @@ def connector_dependencies() -> tuple[str, str]:
     )
 
 
-def connector_jars(report: Report = silent) -> Path:
+def connector_jars(log: Log = silent) -> Path:
     """Return the folder of Delta's and the Kafka source's jars, downloaded the first time (about 60 MB)."""
     name = f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}"
-    return fetch_jars(name, connector_dependencies(), exclude=_PART_OF_SPARK, report=report)
+    return fetch_jars(name, connector_dependencies(), exclude=_PART_OF_SPARK, log=log)
 
 
-def s3_jars(report: Report = silent) -> Path:
+def s3_jars(log: Log = silent) -> Path:
     """Return the folder of the jars that Spark's Hadoop needs for S3, downloaded the first time (about 20 MB)."""
     hadoop = _hadoop_version()
     exclude = (object_stores.WHOLE_AWS_SDK, *_PART_OF_SPARK)
-    return fetch_jars(
-        f"s3/hadoop-aws-{hadoop}", object_stores.s3_dependencies(hadoop), exclude=exclude, report=report
-    )
+    return fetch_jars(f"s3/hadoop-aws-{hadoop}", object_stores.s3_dependencies(hadoop), exclude=exclude, log=log)
 
 
 def _pyspark_jars() -> Path:
@@ -178,7 +176,7 @@ def class_data_archive(java: Java) -> Path:
 
 
 @contextlib.contextmanager
-def begun_session(settings: SessionSettings, report: Report = silent) -> Iterator[Future[dict[str, str]]]:
+def begun_session(settings: SessionSettings, log: Log = silent) -> Iterator[Future[dict[str, str]]]:
     """Start the JVM of `run`'s embedded session in the background; yield the settings, for `start_session`.
 
     If the block fails, the JVM is ended, unless it ran before.
@@ -191,7 +189,7 @@ def begun_session(settings: SessionSettings, report: Report = silent) -> Iterato
 
     def begin() -> None:
         try:
-            begun.set_result(_start_jvm(settings, report, is_varied=True))
+            begun.set_result(_start_jvm(settings, log, is_varied=True))
         except Exception as error:
             begun.set_exception(error)
 
@@ -208,7 +206,7 @@ def begun_session(settings: SessionSettings, report: Report = silent) -> Iterato
 def start_session(
     settings: SessionSettings,
     app: str,
-    report: Report = silent,
+    log: Log = silent,
     *,
     begun: Future[dict[str, str]] | None = None,
     is_varied: bool = False,
@@ -216,14 +214,14 @@ def start_session(
     """Return the Spark session of this process.
 
     Under spark-submit the cluster's Java and class path are used, and submitted settings override grouptrail's
-    defaults. Otherwise Java and the jars are found (or downloaded, with progress in `report`), and Spark runs in a
+    defaults. Otherwise Java and the jars are found (or downloaded, with progress in `log`), and Spark runs in a
     JVM of this process. `begun`: what `begun_session` yielded for these settings. `is_varied` is as for
     `settings_of`.
     """
     with jvm.ended_by_signals():
         from pyspark.sql import SparkSession
 
-        all_settings = _start_jvm(settings, report, is_varied=is_varied) if begun is None else begun.result()
+        all_settings = _start_jvm(settings, log, is_varied=is_varied) if begun is None else begun.result()
         builder = SparkSession.builder.appName(app)
         for name, value in all_settings.items():
             builder = builder.config(name, value)
@@ -234,11 +232,11 @@ def start_session(
 
 @contextlib.contextmanager
 def session(
-    settings: SessionSettings, app: str, report: Report = silent, *, is_varied: bool = False
+    settings: SessionSettings, app: str, log: Log = silent, *, is_varied: bool = False
 ) -> Iterator[SparkSession]:
     """Yield a session for one command, and stop it; say meanwhile that Spark is starting, which takes seconds."""
     with waiting("starting Spark"):
-        spark = start_session(settings, app, report, is_varied=is_varied)
+        spark = start_session(settings, app, log, is_varied=is_varied)
     try:
         yield spark
     finally:
@@ -268,10 +266,10 @@ def _has_stopped(spark: SparkSession) -> bool:
         return True
 
 
-def _start_jvm(settings: SessionSettings, report: Report, *, is_varied: bool = False) -> dict[str, str]:
+def _start_jvm(settings: SessionSettings, log: Log, *, is_varied: bool = False) -> dict[str, str]:
     """Start the JVM of an embedded session; return the session's settings."""
     logging.getLogger().addFilter(_is_not_of_py4j)
-    all_settings = settings_of(settings, report, is_varied=is_varied)
+    all_settings = settings_of(settings, log, is_varied=is_varied)
     with _errors_in_one_line():
         if not _is_submitted():
             jvm.start(all_settings)
@@ -293,13 +291,13 @@ def _errors_in_one_line() -> Iterator[None]:
         raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
 
 
-def settings_of(settings: SessionSettings, report: Report = silent, *, is_varied: bool = False) -> dict[str, str]:
+def settings_of(settings: SessionSettings, log: Log = silent, *, is_varied: bool = False) -> dict[str, str]:
     """Return the session's settings, secrets in clear; later sources override earlier ones.
 
     `is_varied`: it executes much code, each part of it for a short time.
     """
     of_store = object_stores.spark_settings(settings.location, settings.options)
-    of_place = _submitted() if _is_submitted() else _embedded(settings, report, is_varied=is_varied)
+    of_place = _submitted() if _is_submitted() else _embedded(settings, log, is_varied=is_varied)
     return {**_SETTINGS, **of_store, **of_place, **settings.spark}
 
 
@@ -320,7 +318,7 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _embedded(settings: SessionSettings, report: Report, *, is_varied: bool) -> dict[str, str]:
+def _embedded(settings: SessionSettings, log: Log, *, is_varied: bool) -> dict[str, str]:
     java = find_java()
     os.environ.update(java_environment(java))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -329,9 +327,9 @@ def _embedded(settings: SessionSettings, report: Report, *, is_varied: bool) -> 
     # The JVM and its workers return what they have freed.
     os.environ.setdefault("MALLOC_ARENA_MAX", str(MALLOC_ARENAS))
     os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
-    folders = [connector_jars(report)]
+    folders = [connector_jars(log)]
     if object_stores.is_s3(settings.location):
-        folders.append(s3_jars(report))
+        folders.append(s3_jars(log))
     options = [driver_java_options(), collector_options(settings)]
     if is_varied and _has_few_cores():
         options.append(_QUICK_COMPILER)

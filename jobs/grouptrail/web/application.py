@@ -48,18 +48,18 @@ def application(
     clusters: Sequence[ServedCluster],
     web: WebConfig,
     state: Callable[[str], ClusterState],
-    report: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> Flask:
     """Return the application that shows these clusters; see `Pages`."""
     index = GroupIndex(clusters, state)
-    app = _flask([*web.hosts, clusters[0].exporter.listen.rpartition(":")[0]], report)
+    app = _flask([*web.hosts, clusters[0].exporter.listen.rpartition(":")[0]], log)
 
     app.register_blueprint(pages(index))
     app.register_blueprint(sql_pages(clusters, web))
     return app
 
 
-def _flask(hosts: Sequence[str], report: Callable[[str], None]) -> Flask:
+def _flask(hosts: Sequence[str], log: Callable[[str], None]) -> Flask:
     """Return a Flask application without pages: headers, errors, assets, and what templates may call.
 
     Requests for other host names than `hosts` are refused on a loopback address."""
@@ -86,7 +86,7 @@ def _flask(hosts: Sequence[str], report: Callable[[str], None]) -> Flask:
     def show_error(error: Exception) -> Response:
         problem = _problem(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            report(f"web: {texts.name(request.path)}: {problem.detail}")
+            log(f"web: {texts.name(request.path)}: {problem.detail}")
         if request.path.startswith(API):
             answer = json_answer(problem, problem.status, "application/problem+json")
             return _with_allowed_methods(answer, error)

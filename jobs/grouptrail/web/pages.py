@@ -26,13 +26,13 @@ class Pages:
         clusters: Sequence[ServedCluster],
         web: WebConfig,
         state: Callable[[str], ClusterState],
-        report: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
-        """`state` returns the newest state of a cluster by its name; `report` gets errors that have no remedy."""
+        """`state` returns the newest state of a cluster by its name; `log` gets errors that have no remedy."""
         self._clusters = clusters
         self._web = web
         self._state = state
-        self._report = report
+        self._log = log
         self._making = threading.Lock()
         self._application: WsgiApplication | None = None
         self._free = threading.BoundedSemaphore(_AT_A_TIME)
@@ -54,7 +54,7 @@ class Pages:
                 try:
                     from grouptrail.web.application import application
                 except ImportError as error:
-                    self._report(f"web: {error}: install grouptrail's dependencies")
+                    self._log(f"web: {error}: install grouptrail's dependencies")
                     raise
-                self._application = application(self._clusters, self._web, self._state, self._report)
+                self._application = application(self._clusters, self._web, self._state, self._log)
         return self._application

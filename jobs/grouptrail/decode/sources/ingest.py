@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from grouptrail.console.progress import waiting
+from grouptrail.console.progress import Log, waiting
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.segments import (
@@ -30,7 +30,6 @@ from grouptrail.decode.sources.segments import (
 )
 from grouptrail.decode.tasks import ByTask
 from grouptrail.decode.writer import TaskRecords, write_records
-from grouptrail.jobs import Log
 from grouptrail.kafka.record_schema import RECORD_DDL, RECORD_SCHEMA
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.engines.retries import TRIES, with_retries

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pyspark.errors import PySparkException
 
 from grouptrail import contracts
+from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.query.views import SPARK, default_values, view_query
-from grouptrail.spark.jars import Report
 from grouptrail.storage.sql import Expression, Value, spark_identifier, spark_literal
 from grouptrail.storage.upkeep import register
 from grouptrail.storage.warehouse import Warehouse
@@ -45,7 +45,7 @@ class Installed:
     waiting: tuple[str, ...]
 
 
-def install_views(warehouse: Warehouse, *, schema: str, report: Report) -> None:
+def install_views(warehouse: Warehouse, *, schema: str, log: Log) -> None:
     """Install them in a schema of the session catalog: Spark has persistent views and SQL functions only there."""
     try:
         if warehouse.session.conf.get("spark.sql.catalogImplementation") == "in-memory":
@@ -53,12 +53,12 @@ def install_views(warehouse: Warehouse, *, schema: str, report: Report) -> None:
         done = install(warehouse, schema=schema)
     except PySparkException as error:
         raise CatalogError(f"{first_cause(error)}: check --schema, or the rights to the catalog") from error
-    report(
+    log(
         f"{schema} has {len(done.tables)} tables, {len(done.views)} views and {len(done.functions)} functions of "
         f"cluster {warehouse.cluster}"
     )
     if done.waiting:
-        report(f"not installed, because their tables do not exist yet: {', '.join(done.waiting)}; repeat this later")
+        log(f"not installed, because their tables do not exist yet: {', '.join(done.waiting)}; repeat this later")
 
 
 def install(warehouse: Warehouse, *, schema: str, tables_schema: str | None = None) -> Installed:

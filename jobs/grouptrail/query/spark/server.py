@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.console import signals
+from grouptrail.console.progress import Log
 from grouptrail.errors import first_cause
 from grouptrail.locations import is_uri
 from grouptrail.query.spark.access import Access, ServeError
 from grouptrail.query.spark.catalog import Installed, install
 from grouptrail.query.spark.guard import Guard, Scope, prepare_session
-from grouptrail.spark.jars import Report
 from grouptrail.spark.session import SessionSettings, is_local, session
 from grouptrail.storage.warehouse import Warehouse
 
@@ -38,7 +38,7 @@ class Listening:
     allow_writes: bool = False
 
 
-def serve_sql(warehouse: Warehouse, settings: SessionSettings, listening: Listening, report: Report) -> None:
+def serve_sql(warehouse: Warehouse, settings: SessionSettings, listening: Listening, log: Log) -> None:
     """Serve the tables, views and functions of the schema `grouptrail` until SIGINT or SIGTERM."""
     if listening.connect_port is None and listening.thrift_port is None:
         raise ServeError("nothing is served: leave out --no-connect or --no-thrift")
@@ -54,8 +54,8 @@ def serve_sql(warehouse: Warehouse, settings: SessionSettings, listening: Listen
         if is_local(settings):
             # Otherwise every user of the machine can send to the ports of Spark's own protocol.
             of_server["spark.authenticate"] = "true"
-        with session(replace(settings, spark=of_server), "grouptrail-serve-sql", report) as spark:
-            _serve(warehouse.with_spark(spark), listening, token, report)
+        with session(replace(settings, spark=of_server), "grouptrail-serve-sql", log) as spark:
+            _serve(warehouse.with_spark(spark), listening, token, log)
 
 
 def _settings(listening: Listening, token: str) -> dict[str, str]:
@@ -74,7 +74,7 @@ def _settings(listening: Listening, token: str) -> dict[str, str]:
     return settings
 
 
-def _serve(warehouse: Warehouse, listening: Listening, token: str, report: Report) -> None:
+def _serve(warehouse: Warehouse, listening: Listening, token: str, log: Log) -> None:
     spark = warehouse.session
     # The signal handler that the Spark session installs fails if it interrupts a call of Spark.
     await_end = signals.ending()
@@ -88,7 +88,7 @@ def _serve(warehouse: Warehouse, listening: Listening, token: str, report: Repor
             running.callback(_start_thrift(spark, listening.access, listening.thrift_port, guard))
         if listening.connect_port is not None:
             running.callback(_start_connect(spark, listening.access, listening.connect_port, token, guard))
-        _report_addresses(warehouse.location, listening, done, report)
+        _report_addresses(warehouse.location, listening, done, log)
         await_end()
 
 
@@ -126,20 +126,20 @@ def _start_connect(
     return ConnectGateway(access, port, spark_port=service.localPort(), spark_token=token, guard=guard).stop
 
 
-def _report_addresses(location: str, listening: Listening, done: Installed, report: Report) -> None:
+def _report_addresses(location: str, listening: Listening, done: Installed, log: Log) -> None:
     access = listening.access
     host = f"[{access.host}]" if ":" in access.host else access.host
     if listening.connect_port is not None:
-        report(f"Spark Connect: sc://{host}:{listening.connect_port}{'/;use_ssl=true' if access.tls else ''}")
+        log(f"Spark Connect: sc://{host}:{listening.connect_port}{'/;use_ssl=true' if access.tls else ''}")
     if listening.thrift_port is not None:
-        report(f"JDBC: jdbc:hive2://{host}:{listening.thrift_port}/{SCHEMA}{';ssl=true' if access.tls else ''}")
+        log(f"JDBC: jdbc:hive2://{host}:{listening.thrift_port}/{SCHEMA}{';ssl=true' if access.tls else ''}")
     who = "this user" if access.token is None else "clients with the token"
     if listening.allow_writes:
-        report(f"--allow-writes: {who} may also write, read any file and run programs, with this user's rights")
+        log(f"--allow-writes: {who} may also write, read any file and run programs, with this user's rights")
         if not is_uri(location) and os.access(location, os.W_OK):
-            report(f"the tables in {location} can be changed and deleted")
+            log(f"the tables in {location} can be changed and deleted")
     else:
-        report(f"only {who} may connect, and only to run queries")
-    report(
+        log(f"only {who} may connect, and only to run queries")
+    log(
         f"the schema {SCHEMA} has {len(done.tables)} tables, {len(done.views)} views, {len(done.functions)} functions"
     )
