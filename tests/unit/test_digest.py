@@ -35,6 +35,10 @@ def names(rows: list[dict[str, str]] | None) -> list[str]:
     return [row["group_id"] for row in rows]
 
 
+def of_cluster(config: Config) -> tuple[str, ...]:
+    return "--warehouse", config.warehouse, "--cluster", config.cluster
+
+
 def test_read_digest_returns_what_happened_since_then(example: Config) -> None:
     """The sample history: from its begin on, and without what came before a later time."""
     rows = read_digest(warehouse_of(example), at(0.5), sample_seconds=SAMPLE_SECONDS)
@@ -72,15 +76,7 @@ def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(tmp_
 
 
 def test_digest_command_prints_markdown_or_html(example: Config) -> None:
-    command = [
-        "digest",
-        "--since",
-        "2026-03-04 12:00:30",
-        "--warehouse",
-        example.warehouse,
-        "--cluster",
-        example.cluster,
-    ]
+    command = ["digest", "--since", "2026-03-04 12:00:30", *of_cluster(example)]
     text = re.sub(r"\d+ d \d+ h ago", "AGE ago", CliRunner().invoke(cli.app, command).output)
     assert re.findall(r"^#+ .*$", text, re.MULTILINE) == [
         f"# Consumer groups of cluster {example.cluster}",
@@ -199,15 +195,7 @@ def test_digest_huge_names_and_many_groups_are_cut() -> None:
 
 
 def test_digest_post_sends_one_json_message_and_prints_no_url(example: Config) -> None:
-    command = [
-        "digest",
-        "--since",
-        "2026-03-04 12:00:30",
-        "--warehouse",
-        example.warehouse,
-        "--cluster",
-        example.cluster,
-    ]
+    command = ["digest", "--since", "2026-03-04 12:00:30", *of_cluster(example)]
     with webhook() as hook:
         result = CliRunner().invoke(cli.app, [*command, "--post", hook.url])
         from_stdin = CliRunner().invoke(cli.app, [*command, "--post", "-"], input=f"{hook.url}\n")
@@ -275,15 +263,7 @@ def test_digest_post_error_with_debug_shows_no_url(example: Config, monkeypatch:
     """Neither in the one line nor in the stack trace."""
     monkeypatch.setattr(sending, "_TIMEOUT_SECONDS", 2.0)
     url = f"http://127.0.0.1:{refused_port()}/hunter2"
-    where = [
-        "--since",
-        "2026-03-04",
-        "--warehouse",
-        example.warehouse,
-        "--cluster",
-        example.cluster,
-    ]
-    status, printed = on_terminal("digest", *where, "--post", url, "--debug")
+    status, printed = on_terminal("digest", "--since", "2026-03-04", *of_cluster(example), "--post", url, "--debug")
     assert status == 1
     assert "Traceback" in printed
     assert "hunter2" not in printed

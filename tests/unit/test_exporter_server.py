@@ -443,7 +443,7 @@ def test_exporter_fifty_concurrent_scrapes_are_all_answered(exporter: Exporter) 
 
 
 def test_exporter_dropped_connections_do_not_affect_other_requests(
-    exporter: Exporter, capfd: pytest.CaptureFixture[str]
+    exporter: Exporter, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Connections closed before a request, during it, or during the response; nothing is printed."""
     host, port = exporter.url.removeprefix("http://").split(":")
@@ -455,7 +455,7 @@ def test_exporter_dropped_connections_do_not_affect_other_requests(
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert get(f"{exporter.url}/healthz")[0] == 200
     silent.close()
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 LIMITED_PROCESS = """
@@ -622,7 +622,7 @@ def guarded(warehouse: Path, **exporter: Any) -> Config:
     return config.model_copy(update={"exporter": config.exporter.model_copy(update=secret)})
 
 
-def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The response has no content but the request to log in; probes need no password."""
     logged: list[str] = []
     with exporter_of([guarded(tmp_path)], logged.append) as running:
@@ -646,7 +646,7 @@ def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capfd: 
         assert get(f"{running.url}/healthz")[0] == 200
         assert get(f"{running.url}/ready")[0] == 503
     assert logged == []
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_exporter_basic_auth_without_tls_logs_a_warning(certificates: tuple[Path, Path], tmp_path: Path) -> None:

@@ -272,14 +272,14 @@ def test_page_that_is_not_read_is_closed_at_the_deadline(exporter: Exporter, mon
     assert received < 64 << 20
 
 
-def test_clients_that_hang_up_leave_no_trace(exporter: Exporter, capfd: pytest.CaptureFixture[str]) -> None:
+def test_clients_that_hang_up_leave_no_trace(exporter: Exporter, capsys: pytest.CaptureFixture[str]) -> None:
     host, port = exporter.url.removeprefix("http://").split(":")
     for _ in range(5):
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"GET /groups/billing HTTP/1.1\r\nHost: localhost\r\n\r\n")
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert fetched(exporter.url, "/")[0] == 200
-    assert capfd.readouterr() == ("", "")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_pages_are_served_over_tls(tmp_path: Path) -> None:
