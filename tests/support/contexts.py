@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.config import Config, job_settings
+from grouptrail.console.progress import Log
 from grouptrail.jobs import Job, JobContext
 from grouptrail.lag.shard import LagInputs
 from grouptrail.runtime.warehouses import context_of, warehouse_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 
 def context(
-    job: Job, config: Config, spark: SparkSession | None = None, log: Callable[[str], None] = print, **more: Any
+    job: Job, config: Config, spark: SparkSession | None = None, log: Log = print, **more: Any
 ) -> JobContext[Any]:
     """Return the context of a job."""
     return context_of(job, config, warehouse_of(config, spark), log, **more)

@@ -37,6 +37,6 @@ def snapshot_reader(config: Config, lag_since: datetime | None = None) -> Snapsh
     return SnapshotReader(served_cluster(config), lag_since)
 
 
-def exporter_of(configs: Sequence[Config], report: Log = print_now, *, awaits_lag: bool = False) -> Exporter:
+def exporter_of(configs: Sequence[Config], log: Log = print_now, *, awaits_lag: bool = False) -> Exporter:
     """Return an exporter of the configured clusters, without pages and not started."""
-    return Exporter([served_cluster(config) for config in configs], configs[0].web, report, awaits_lag=awaits_lag)
+    return Exporter([served_cluster(config) for config in configs], configs[0].web, log, awaits_lag=awaits_lag)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from grouptrail.cli.options import ConfigOptions
-from grouptrail.console.text import harmless
+from grouptrail.console.progress import Log, print_log
 
 # How `serve` reports its address.
 _SERVING = re.compile(r"serving (https?://[^\s/]+/)")
@@ -33,30 +33,26 @@ def serve(
     ] = None,
 ) -> None:
     """Serve Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
-    _serve(options, {"exporter.listen": listen, "exporter.also_as": also_as}, _log)
+    _serve(options, {"exporter.listen": listen, "exporter.also_as": also_as}, print_log)
 
 
 def open_(options: ConfigOptions, listen: Listen = None) -> None:
     """Run `serve` and open its address in the browser."""
 
     def log(line: str) -> None:
-        _log(line)
+        print_log(line)
         if found := _SERVING.match(line):
             _open_browser(found[1])
 
     _serve(options, {"exporter.listen": listen}, log)
 
 
-def _serve(options: ConfigOptions, settings: Mapping[str, str | None], log: Callable[[str], None]) -> None:
+def _serve(options: ConfigOptions, settings: Mapping[str, str | None], log: Log) -> None:
     named = [f"{name}={value}" for name, value in settings.items() if value is not None]
     configs = replace(options, set=[*(options.set or ()), *named]).load_all()
     from grouptrail.runtime.serving import serve as serve_until_stopped
 
     serve_until_stopped(configs, log)
-
-
-def _log(line: str) -> None:
-    typer.echo(harmless(line, keep_lines=True), err=True)
 
 
 def _open_browser(url: str) -> None:
@@ -67,4 +63,4 @@ def _open_browser(url: str) -> None:
     except (webbrowser.Error, OSError):
         is_open = False
     if not is_open:
-        _log(f"no browser could be opened here: open {url}")
+        print_log(f"no browser could be opened here: open {url}")

@@ -10,8 +10,7 @@ import typer
 
 from grouptrail.cli.completion import complete_table
 from grouptrail.cli.options import ConfigOptions, RowsFormat
-from grouptrail.console.progress import print_now
-from grouptrail.console.text import harmless
+from grouptrail.console.progress import print_log, print_now
 
 
 def sql(
@@ -41,7 +40,7 @@ def sql(
     from grouptrail.query.sql import run_sql, save_sql
     from grouptrail.runtime.warehouses import query_context
 
-    with query_context(config, engine, _log) as context:
+    with query_context(config, engine, print_log) as context:
         if query is None:
             from grouptrail.query.prompt import prompt
 
@@ -50,10 +49,6 @@ def sql(
             save_sql(context, query, format=format, path=out)
         elif format != "parquet":
             run_sql(context, query, format=format, out=sys.stdout)
-
-
-def _log(line: str) -> None:
-    typer.echo(harmless(line, keep_lines=True), err=True)
 
 
 def _read_query(text: str | None, file: Path | None) -> str:

@@ -23,6 +23,11 @@ def print_now(line: str) -> None:
     print(harmless(line, keep_lines=True), flush=True)
 
 
+def print_log(line: str) -> None:
+    """Print a line on stderr, without control characters, at once: of a command whose stdout is for its results."""
+    print(harmless(line, keep_lines=True), file=sys.stderr, flush=True)
+
+
 def print_note(line: str | None) -> None:
     """Print a line, if any, on stderr: what belongs to an output that only programs read."""
     if line:

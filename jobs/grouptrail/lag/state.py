@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from grouptrail.console.progress import Log
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest
@@ -90,7 +91,7 @@ def rules_of(settings: LagSettings) -> Rules:
 class LagState:
     """Computes the lag at each sample from the newest rows of the tables. May be used by several threads."""
 
-    def __init__(self, inputs: LagInputs, log: Callable[[str], None], shard: Shard = ALL) -> None:
+    def __init__(self, inputs: LagInputs, log: Log, shard: Shard = ALL) -> None:
         self._warehouse = inputs.warehouse
         self._settings = inputs.settings
         self._log = log
@@ -271,8 +272,8 @@ class LagState:
         """Return what `from_stored` does, and `offset_commits` as these commits were read of it, if that is known."""
         stored = self._warehouse.table(COMMITTED)
         known = with_source(stored.location, self._warehouse.table(OFFSET_COMMITS).location)
-        version, source = (None, None) if known is None else (known[0].version(), known[1])
-        rows = pa.concat_tables([STORED.empty_table(), *stored.read(STORED, ours, version)])
+        opened, source = (None, None) if known is None else known
+        rows = pa.concat_tables([STORED.empty_table(), *stored.read(STORED, ours, opened)])
         # A crash between the two commits of `Table.replace` leaves none.
         return *from_stored(rows), source if len(rows) else None
 

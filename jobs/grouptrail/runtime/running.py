@@ -8,9 +8,10 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark import jvm
 from grouptrail.spark.streams import stopping
@@ -65,7 +66,7 @@ def storage_errors_explained() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stopped_at_exit(spark: SparkSession, signals: list[int], log: Callable[[str], None]) -> Iterator[list[Query]]:
+def stopped_at_exit(spark: SparkSession, signals: list[int], log: Log) -> Iterator[list[Query]]:
     """Yield a list of queries that are stopped at exit, after their current batches; also if one has failed."""
     queries: list[Query] = []
     stopping.clear()
@@ -110,13 +111,13 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def end_taken_over(loss: str, log: Callable[[str], None]) -> NoReturn:
+def end_taken_over(loss: str, log: Log) -> NoReturn:
     """End the process because another driver has taken over: this one was suspended or disconnected for too long."""
     log(f"grouptrail: {loss}")
     jvm.end_process(1)
 
 
-def end_without_spark(log: Callable[[str], None]) -> NoReturn:
+def end_without_spark(log: Log) -> NoReturn:
     """End the process because its JVM is gone: nothing in this process can start another."""
     log(
         "grouptrail: Spark has ended (its JVM was killed or had no memory left): start grouptrail again; "

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
+from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
@@ -48,7 +49,7 @@ def application(
     clusters: Sequence[ServedCluster],
     web: WebConfig,
     state: Callable[[str], ClusterState],
-    log: Callable[[str], None],
+    log: Log,
 ) -> Flask:
     """Return the application that shows these clusters; see `Pages`."""
     index = GroupIndex(clusters, state)
@@ -59,7 +60,7 @@ def application(
     return app
 
 
-def _flask(hosts: Sequence[str], log: Callable[[str], None]) -> Flask:
+def _flask(hosts: Sequence[str], log: Log) -> Flask:
     """Return a Flask application without pages: headers, errors, assets, and what templates may call.
 
     Requests for other host names than `hosts` are refused on a loopback address."""

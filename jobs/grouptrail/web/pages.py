@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from grouptrail.console.progress import Log
+
 if TYPE_CHECKING:
     from grouptrail.config.model import WebConfig
     from grouptrail.http.server import WsgiApplication
@@ -26,7 +28,7 @@ class Pages:
         clusters: Sequence[ServedCluster],
         web: WebConfig,
         state: Callable[[str], ClusterState],
-        log: Callable[[str], None],
+        log: Log,
     ) -> None:
         """`state` returns the newest state of a cluster by its name; `log` gets errors that have no remedy."""
         self._clusters = clusters
