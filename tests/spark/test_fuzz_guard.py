@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -76,8 +75,7 @@ def test_fuzz_spark_queries_change_nothing_and_show_no_secret(
 ) -> None:
     stored = warehouse.table(TABLE)
     stored.ensure()
-    row = {"cluster": warehouse.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}
-    stored.append(pa.Table.from_pylist([row], stored.schema))
+    stored.append_rows([{"record_partition": 0, "record_offset": 1, "group_id": "billing"}])
     table, out, secret = Path(stored.path), tmp_path / "out", tmp_path / "secret.txt"
     secret.write_text(SECRET)
     monkeypatch.setenv("SECRET", SECRET)

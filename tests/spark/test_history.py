@@ -204,8 +204,7 @@ def test_rebuild_warehouse_of_version_0_1_is_same_with_and_without_spark(
 
 
 def append(warehouse: Warehouse, name: str, *rows: dict[str, Any]) -> None:
-    table = warehouse.table(name)
-    table.append(pa.Table.from_pylist([{"cluster": warehouse.cluster, **row} for row in rows], table.schema))
+    warehouse.table(name).append_rows(rows)
 
 
 def test_rebuild_without_spark_replaces_only_rows_of_its_cluster(warehouse: Warehouse, config: Config) -> None:

@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -55,8 +54,7 @@ def test_fifth_job_in_the_registry_is_run_and_recovered(
     monkeypatch.setattr(jobs, "JOBS", (*jobs.JOBS, count))
     table = warehouse_of(config, spark).table("offset_commits")
     table.ensure()
-    commit = {"cluster": config.cluster, "record_partition": 0, "record_offset": 1, "group_id": "billing"}
-    table.append(pa.Table.from_pylist([commit], table.schema))
+    table.append_rows([{"record_partition": 0, "record_offset": 1, "group_id": "billing"}])
     assert "count batch 0: 1 commits" in succeeded(cli(config, "run", "--job", "count", "--once"))
     assert "not one of decode, log-offsets, history, lag, count" in cli(config, "run", "--job", "cuont").printed
     assert "count: the next run begins where its tables end" in succeeded(cli(config, "recover", "--job", "count"))

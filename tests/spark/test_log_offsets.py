@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -153,13 +152,12 @@ def commit(spark: SparkSession, config: Config, *partitions: tuple[str, int]) ->
     """Commits of one group, as the decode job would have landed them."""
     columns = contracts.tables()["offset_commits"].columns
     row = dict.fromkeys((column.name for column in columns), None)
-    row |= {"cluster": "test", "record_at": NOON, "group_id": "g", "is_tombstone": False}
+    row |= {"record_at": NOON, "group_id": "g", "is_tombstone": False}
     rows = [
         row | {"record_partition": 0, "record_offset": offset, "topic": topic, "partition": partition}
         for offset, (topic, partition) in enumerate(partitions)
     ]
-    table = warehouse_of(config, spark).table("offset_commits")
-    table.append(pa.Table.from_pylist(rows, table.schema))
+    warehouse_of(config, spark).table("offset_commits").append_rows(rows)
 
 
 @pytest.fixture

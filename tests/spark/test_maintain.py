@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -196,10 +195,10 @@ def test_follow_rows_deleted_resumes_without_rereading_rewritten_rows(
 
     def land(*batches: int) -> None:
         shared = {column.name: 0 for column in table.contract.columns if column.type == "bigint"}
-        common = {"cluster": table.cluster, "record_partition": 0, "query_id": "decode", "landed_at": NOON}
+        common = {"record_partition": 0, "query_id": "decode", "landed_at": NOON}
         nothing = dict.fromkeys(("earliest_record_at", "latest_record_at"))
         rows = [{**shared, **common, **nothing, "batch_id": batch} for batch in batches]
-        table.append(pa.Table.from_pylist(rows, table.schema))
+        table.append_rows(rows)
 
     def read_on() -> list[int]:
         seen: list[int] = []

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
@@ -132,15 +131,15 @@ def test_check_results_in_a_clustered_table_need_spark(config: Config, monkeypat
     """Only to append them: delta-rs does not write to tables with liquid clustering, as 0.1 made this one."""
     thaw(config)
     appended: list[int] = []
-    append = Table.append
+    append = Table.append_rows
 
-    def append_in_session(table: Table, rows: pa.Table) -> None:
+    def append_in_session(table: Table, rows: list[dict[str, Any]]) -> None:
         if table._spark is None:
             append(table, rows)
         else:
             appended.append(len(rows))
 
-    monkeypatch.setattr(Table, "append", append_in_session)
+    monkeypatch.setattr(Table, "append_rows", append_in_session)
     monkeypatch.setattr(Table, "ensure", lambda _: None)
     in_session = replace(warehouse_of(config), spark=Mock())
     found = checked(config, start_spark=lambda: nullcontext(in_session))

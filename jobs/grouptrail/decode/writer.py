@@ -13,7 +13,7 @@ import pyarrow as pa
 from grouptrail.console.progress import Log
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import batch_progress, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl, row_schema
+from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl
 from grouptrail.decode.tasks import (
     BY_TASK,
     BatchReport,
@@ -215,5 +215,4 @@ def write_records(
 def append_progress(warehouse: Warehouse, progress: Sequence[Mapping[str, Any]], once: Once) -> None:
     """Append rows of `batch_progress` to `ingest_progress`."""
     shared = {"batch_id": once.version, "query_id": once.app, "landed_at": datetime.now(UTC)}
-    rows = pa.Table.from_pylist([{**row, **shared} for row in progress], row_schema(PROGRESS))
-    warehouse.table(PROGRESS).append(rows, once)
+    warehouse.table(PROGRESS).append_rows(({**row, **shared} for row in progress), once)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from grouptrail.history.names import REFERENCES_DDL, topic_references
 from grouptrail.history.records import COLUMNS, converter
 from grouptrail.history.tasks import INPUT_DDL, INPUT_SCHEMA, POSITIONS
-from grouptrail.storage.buckets import bucket_of
+from grouptrail.storage.buckets import bucket_of, in_buckets
 from grouptrail.storage.progress import OffsetRanges
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
@@ -47,9 +47,8 @@ def read_records(warehouse: Warehouse, covered: OffsetRanges) -> pa.Table | None
 def read_states(warehouse: Warehouse, records: pa.Table, covered: OffsetRanges) -> pa.Table:
     """Return the saved states of the groups of these records, and of those that wait for more."""
     groups = pc.unique(records["group_id"])
-    buckets = sorted(set(map(bucket_of, groups.to_pylist())))
-    in_buckets = f"open_bucket IN ({', '.join(map(str, buckets))})" if buckets else "false"
-    of_records = (rows.filter(pc.is_in(rows["group_id"], groups)) for rows in _read(warehouse, POSITIONS, in_buckets))
+    of_groups = in_buckets(set(map(bucket_of, groups.to_pylist())))
+    of_records = (rows.filter(pc.is_in(rows["group_id"], groups)) for rows in _read(warehouse, POSITIONS, of_groups))
     of_others = (
         rows.filter(pc.invert(pc.is_in(rows["group_id"], groups)))
         for rows in _read(warehouse, POSITIONS, is_waiting(covered))

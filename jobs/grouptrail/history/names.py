@@ -108,7 +108,6 @@ class TopicNames:
         if not new:
             return
         self._names |= new
-        same = {"cluster": self._warehouse.cluster, "learned_from": source, "learned_at": datetime.now(UTC)}
-        rows = [{**same, "topic_id": topic_id, "topic": topic} for topic_id, topic in new.items()]
-        table = self._warehouse.table(TABLE)
-        table.append(pa.Table.from_pylist(rows, table.schema))
+        same = {"learned_from": source, "learned_at": datetime.now(UTC)}
+        rows = ({**same, "topic_id": topic_id, "topic": topic} for topic_id, topic in new.items())
+        self._warehouse.table(TABLE).append_rows(rows)

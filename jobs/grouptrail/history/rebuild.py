@@ -139,7 +139,6 @@ def _read_with_spark(context: JobContext[HistorySettings]) -> AllRecords | None:
 def _mark(warehouse: Warehouse) -> None:
     """Add the row to `history_positions` that marks a rebuild."""
     marker = {
-        "cluster": warehouse.cluster,
         "record_partition": REBUILDING,
         "group_id": "",
         "processed_to": 0,
@@ -147,5 +146,4 @@ def _mark(warehouse: Warehouse) -> None:
         "state": "",
         "open_bucket": 0,
     }
-    positions = warehouse.table(POSITIONS)
-    positions.append(pa.Table.from_pylist([marker], positions.schema))
+    warehouse.table(POSITIONS).append_rows([marker])

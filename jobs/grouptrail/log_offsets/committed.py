@@ -54,7 +54,7 @@ class CommittedPartitions:
         self._newest, after = _READ.empty_table(), None
         if newest is not None and known is not None:
             stored, after = known
-            for rows in newest.read(_NEWEST, version=stored.version()):
+            for rows in newest.read(_NEWEST, opened=stored):
                 undeleted = rows.append_column("is_tombstone", pa.array(np.full(len(rows), False)))
                 self._newest = updated(self._newest, undeleted)
         # Without rows it is not known that there are none: the lag job may have ended while it replaced them.

@@ -201,8 +201,7 @@ class PolledState:
             not_before = self._polled_before(groups).cast(table.schema.field("not_before").type)
             table.append(rows.append_column("not_before", not_before), once, shared=shared)
         progress = self._progress(counts, first + len(new), polled_at if new else None, app, batch)
-        table = warehouse.table(PROGRESS)
-        table.append(pa.Table.from_pylist([progress | {"cluster": warehouse.cluster}], table.schema))
+        warehouse.table(PROGRESS).append_rows([progress])
         for change in new:
             apply_changes(self.groups.setdefault(change.group_id, StoredGroup()), [change])
         self._recorded_to, self._orphans = progress["end_offset"], {}

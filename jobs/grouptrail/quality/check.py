@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import pyarrow as pa
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -27,7 +26,6 @@ from grouptrail.query.formats import RowsFormat, console_on, displayed, write_ro
 from grouptrail.query.freshness import stale_note
 from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.reader import Commit
-from grouptrail.storage.schema import table_schema
 from grouptrail.storage.warehouse import StartSpark, Warehouse
 
 if TYPE_CHECKING:
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 RESULTS = "check_results"
 MOST_ROWS = 5_000_000
 """Maximum number of rows in the largest table for a check without Spark, in memory."""
-
 
 _PATIENCE_SECONDS = 30.0
 _HEADS = ("table", "version", "rows", "expectations", "failed", "seconds")
@@ -230,8 +227,7 @@ def _rows(checked: list[TableResult], began: datetime, since: datetime | None) -
 def _append(warehouse: Warehouse, rows: list[dict[str, Any]]) -> None:
     results = warehouse.table(RESULTS)
     results.ensure()
-    schema = table_schema(RESULTS, without=("cluster",))
-    results.append(pa.Table.from_pylist(rows, schema))
+    results.append_rows(rows)
 
 
 def _write(checked: list[TableResult], out: TextIO, format: RowsFormat) -> None:

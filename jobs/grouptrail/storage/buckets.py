@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 OPEN_BUCKETS = 8
 
 _SEED = 42
@@ -11,6 +13,11 @@ _WORD = 0xFFFFFFFF
 def bucket_of(group_id: str) -> int:
     """Return a group's bucket: Spark's `pmod(hash(group_id), 8)`, by which existing tables are partitioned."""
     return _spark_hash(group_id.encode()) % OPEN_BUCKETS
+
+
+def in_buckets(buckets: Collection[int], column: str = "open_bucket") -> str:
+    """Return the condition (SQL) on open rows of some buckets."""
+    return f"{column} IN ({', '.join(map(str, sorted(buckets)))})" if buckets else "false"
 
 
 def _spark_hash(content: bytes) -> int:

@@ -17,7 +17,6 @@ from grouptrail.storage.reader import OpenTable
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.table_log import log_file
 
-_CLUSTERING = "clustering"
 _DOMAIN = "delta.clustering"
 _FIRST_COMMIT = Path(log_file(0))
 
@@ -37,7 +36,7 @@ def create_as_spark_does(location: TableLocation) -> None:
     if not table.partition_by:
         columns = json.dumps({"clusteringColumns": [[column] for column in table.cluster_by], "domainName": _DOMAIN})
         actions["domainMetadata"] = {"domain": _DOMAIN, "configuration": columns, "removed": False}
-        features = ["domainMetadata", _CLUSTERING, "invariants", "appendOnly"]
+        features = ["domainMetadata", layout.CLUSTERING, "invariants", "appendOnly"]
         actions["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
     first = Path(location.path) / _FIRST_COMMIT
     first.parent.mkdir(parents=True, exist_ok=True)

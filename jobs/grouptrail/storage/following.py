@@ -275,7 +275,8 @@ class TableQuery:
         batches = [schema.empty_table()]
         if at.start is None:
             assert at.end is not None
-            batches += read_rows(self._appends.table, schema, version=at.end - 1)
+            opened = reader.open_table(self._appends.table, at.end - 1)
+            batches += read_rows(self._appends.table, schema, None, opened)
             return pa.concat_tables(batches), at.end
         version = at.start
         most = version + self._appends.files_a_batch if at.end is None else at.end

@@ -45,13 +45,10 @@ def dataset(table: TableLocation, where: str, *, coded: Sequence[str] = ()) -> d
 
 
 def read_rows(
-    location: TableLocation, columns: pa.Schema, among: ds.Expression | None = None, version: int | None = None
+    location: TableLocation, columns: pa.Schema, among: ds.Expression | None, table: OpenTable | None
 ) -> Iterator[pa.Table]:
-    """Yield this cluster's rows that match `among`, many at a time; none if there is no table.
-
-    They are those of the newest version or an earlier one.
-    """
-    if (table := open_table(location, version)) is not None:
+    """Yield this cluster's rows of an open table that match `among`, many at a time; none of None."""
+    if table is not None:
         yield from NewFiles(columns, own_rows(location.cluster, among), location.options).rows(table)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from grouptrail.contracts import Table as Contract
 from grouptrail.storage import reader
-from grouptrail.storage.engines.choice import EngineName, choose
-from grouptrail.storage.errors import NeedsSparkError
+from grouptrail.storage.engines.choice import EngineName, choose, running
+from grouptrail.storage.layout import CLUSTERING
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import Commit, OpenTable
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from grouptrail.storage.following import Process, Query
     from grouptrail.storage.rows import NewRows
 
-_CLUSTERING = "clustering"
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -89,12 +89,15 @@ class Table:
         return dataset(self.location, where, coded=coded)
 
     def read(
-        self, columns: pa.Schema, among: ds.Expression | None = None, version: int | None = None
+        self, columns: pa.Schema, among: ds.Expression | None = None, opened: OpenTable | None = None
     ) -> Iterator[pa.Table]:
-        """Yield the rows that match `among`, many at a time; none if there is no table."""
+        """Yield the rows that match `among`, many at a time: of the version that was `opened`, or of the newest.
+
+        There are none if there is no table.
+        """
         from grouptrail.storage.rows import read_rows
 
-        return read_rows(self.location, columns, among, version)
+        return read_rows(self.location, columns, among, opened or self.open())
 
     def select_arrow(self, columns: Sequence[str], rest: str = "", *, rows_at_a_time: int) -> Iterator[pa.Table]:
         """Yield `columns`, and the `rest` of the query after its WHERE condition, some rows at a time."""
@@ -155,7 +158,7 @@ class Table:
 
     def last_version(self, app: str) -> int:
         """Return the newest version that an app has written (`Once`); -1 if there is none."""
-        return self._engine().last_version(self.location, self._once_app(app))
+        return self._engine().last_version(self.location, self._app(app))
 
     def versions(self) -> list[tuple[int, datetime]]:
         """Return the versions that its log still has, newest first, and when each was committed."""
@@ -178,28 +181,34 @@ class Table:
         """
         count = rows.num_rows if hasattr(rows, "num_rows") else 0
         engine = self._engine(rows=count, commits=True)
-        engine.append(self.location.sharing(shared), rows, self._once(once))
+        engine.append(self.location.sharing(shared), rows, None if once is None else self._marked(once))
+
+    def append_rows(self, rows: Iterable[Mapping[str, Any]], once: Once | None = None) -> None:
+        """Append a few rows by column, without the cluster; columns that are missing are null."""
+        import pyarrow as pa
+
+        from grouptrail.storage.schema import table_schema
+
+        self.append(pa.Table.from_pylist(list(rows), table_schema(self.name, without=("cluster",))), once)
 
     def upsert(self, rows: Any, buckets: Collection[int], once: Once) -> None:
         """Write rows (Arrow or DataFrame) in place of open rows of `buckets` with their key, once, in one commit."""
-        engine = self._engine_for(rows)
-        marked = self._once(once)
-        assert marked is not None
-        engine.upsert(self.location, rows, buckets, marked)
+        self._engine_for(rows).upsert(self.location, rows, buckets, self._marked(once))
 
     def replace(self, rows: Any) -> None:
         """Replace all rows of the cluster by rows (Arrow, DataFrame or a function that writes files)."""
         self._engine_for(rows).replace(self.location, rows)
 
-    def replace_where(self, rows: list[dict[str, Any]], condition: str) -> None:
-        """Replace the rows that match an SQL condition by a few rows, which must match it, too, in one commit.
+    def replace_where(self, rows: Iterable[Mapping[str, Any]], condition: str) -> None:
+        """Replace the rows that match an SQL condition by a few, as for `append_rows`, which must match it, too.
 
-        It is not repeated after a conflict: rows computed from the table's content have to be computed again
-        (`retries.with_retries`).
+        It is one commit, and not repeated after a conflict: rows computed from the table's content have to be
+        computed again (`retries.with_retries`).
         """
         from grouptrail.storage.engines.spark import overwriting, own_rows
 
-        frame = self.session.createDataFrame(rows, self.contract.ddl()).coalesce(1)
+        whole = [{**row, "cluster": self.cluster} for row in rows]
+        frame = self.session.createDataFrame(whole, self.contract.ddl()).coalesce(1)
         overwriting(frame, f"{own_rows(self.location)} AND {condition}").save(self.path)
 
     def follow(
@@ -230,9 +239,7 @@ class Table:
     @property
     def session(self) -> SparkSession:
         """The Spark session. Raises NeedsSparkError if none runs."""
-        if self._spark is None:
-            raise NeedsSparkError(f"{self.path} can only be used with Spark, which does not run here")
-        return self._spark
+        return running(self._spark, self.path)
 
     def _engine_for(self, rows: Any) -> Engine:
         """Return the engine for rows to write: those on the driver need not be read by Spark if they are few."""
@@ -258,12 +265,11 @@ class Table:
         if self._spark is not None:
             return self.location.is_clustered
         table = self.open()  # made by delta-rs it is not
-        return table is not None and _CLUSTERING in (table.protocol().writer_features or ())
+        return table is not None and CLUSTERING in (table.protocol().writer_features or ())
 
-    def _once(self, once: Once | None) -> Once | None:
-        from grouptrail.storage.engines.engine import Once
+    def _marked(self, once: Once) -> Once:
+        """Return what is noted in the table's log."""
+        return replace(once, app=self._app(once.app))
 
-        return None if once is None else Once(self._once_app(once.app), once.version)
-
-    def _once_app(self, app: str) -> str:
+    def _app(self, app: str) -> str:
         return f"{app}-{self.name}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from grouptrail.locations import is_uri
 from grouptrail.storage import reader
-from grouptrail.storage.engines.choice import EngineName, choose
-from grouptrail.storage.errors import NeedsSparkError, TableError
+from grouptrail.storage.engines.choice import EngineName, choose, running
+from grouptrail.storage.errors import TableError
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.sql import Value, datafusion_literal, spark_literal
 from grouptrail.storage.table import Table
@@ -63,9 +63,7 @@ class Warehouse:
     @property
     def session(self) -> SparkSession:
         """The Spark session. Raises NeedsSparkError if none runs."""
-        if self.spark is None:
-            raise NeedsSparkError(f"{self.location} can only be used with Spark, which does not run here")
-        return self.spark
+        return running(self.spark, self.location)
 
     @property
     def is_readable_without_spark(self) -> bool:

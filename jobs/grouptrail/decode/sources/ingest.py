@@ -311,13 +311,9 @@ def _write_progress(
     within = in_ranges({at: (start, end) for at, (start, end, _) in whole.items()})
     counts = {row.record_partition: row.asDict() for row in counted_records(warehouse, TABLES, within).collect()}
     rows = [_row(at, whole[at], before.get(at, []), counts.get(at, {}), summaries[at]) for at in ranges]
-    changed = [
-        {**row, "cluster": warehouse.cluster}
-        for row in rows
-        if not _is_recorded(before.get(row["record_partition"], []), row)
-    ]
+    changed = [row for row in rows if not _is_recorded(before.get(row["record_partition"], []), row)]
     if new := [row for row in changed if row["record_partition"] not in before]:
-        table.append(pa.Table.from_pylist(new, table.schema))
+        table.append_rows(new)
     if old := [row for row in changed if row["record_partition"] in before]:
         theirs = f"record_partition IN ({_list(row['record_partition'] for row in old)})"
         table.replace_where(old, theirs)

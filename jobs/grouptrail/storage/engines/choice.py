@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
+from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.reader import supports
 
 if TYPE_CHECKING:
@@ -47,6 +48,13 @@ def choose(
     chosen = only or chosen
     _log.debug("%s: %s rows, %s bytes: %s", location, f"{rows:,}", f"{size_bytes:,}", chosen)
     return chosen
+
+
+def running(spark: SparkSession | None, location: str) -> SparkSession:
+    """Return the session, for work at a location that only Spark can do. Raises NeedsSparkError if none runs."""
+    if spark is None:
+        raise NeedsSparkError(f"{location} can only be used with Spark, which does not run here")
+    return spark
 
 
 def rule() -> str:

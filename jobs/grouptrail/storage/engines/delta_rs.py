@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from deltalake import (
     CommitProperties,
-    DeltaTable,
     PostCommitHookProperties,
     Transaction,
     WriterProperties,
@@ -19,6 +18,7 @@ from deltalake import (
 from deltalake.transaction import AddAction
 
 from grouptrail.storage import reader
+from grouptrail.storage.buckets import in_buckets
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows
 from grouptrail.storage.engines.retries import one_writer
@@ -27,7 +27,7 @@ from grouptrail.storage.files import with_all_columns
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import has_columns, select
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import Value, datafusion_literal
+from grouptrail.storage.sql import datafusion_literal
 
 _COMPRESSED = WriterProperties(compression="ZSTD")
 # delta-rs may remove logs that are still needed (delta-rs#3692): `grouptrail maintain` removes them.
@@ -50,7 +50,7 @@ class DeltaRs:
     def append(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
         """Append rows, unless `once` has been done."""
         there = reader.existing_table(table)
-        if once is not None and has_written(there, once):
+        if once is not None and once.is_done_in(there):
             return
         if isinstance(rows, TaskRows):
             rows = rows.records.mapInArrow(rows.function, rows.ddl).toArrow()
@@ -78,11 +78,11 @@ class DeltaRs:
         """Merge rows into the open rows of these buckets."""
         changed = _as_stored(_on_driver(rows), table)
         same = " AND ".join(f"there.{column} = changed.{column}" for column in table.contract.key)
-        ours = f"there.cluster = {datafusion_literal(table.cluster)} AND there.{among(buckets)}"
+        ours = f"there.cluster = {datafusion_literal(table.cluster)} AND {in_buckets(buckets, 'there.open_bucket')}"
 
         def merge() -> None:
             there = reader.existing_table(table)
-            if has_written(there, once):
+            if once.is_done_in(there):
                 return
             merger = there.merge(
                 changed,
@@ -122,21 +122,6 @@ class DeltaRs:
     def select(self, table: TableLocation, columns: str, rest: str) -> list[dict[str, Any]]:
         """Run a query with DataFusion."""
         return select(table, columns, rest)
-
-    def literal(self, value: Value) -> str:
-        """Return a value in DataFusion's SQL."""
-        return datafusion_literal(value)
-
-
-def has_written(table: DeltaTable, once: Once) -> bool:
-    """Return whether a table's log has a write, or a later one of its application; Spark runs a job for it."""
-    newest = table.transaction_version(once.app)
-    return newest is not None and newest >= once.version
-
-
-def among(buckets: Collection[int]) -> str:
-    """Return the condition (SQL) on rows that are open, of some buckets."""
-    return f"open_bucket IN ({', '.join(map(str, sorted(buckets)))})"
 
 
 def _on_driver(rows: Any) -> pa.Table:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.location import TableLocation
-from grouptrail.storage.sql import Value
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame
 
 WriteFiles = Callable[[TableLocation], Iterable[str]]
@@ -25,6 +25,11 @@ class Once:
 
     app: str
     version: int
+
+    def is_done_in(self, table: DeltaTable) -> bool:
+        """Return whether a table's log has this write, or a later one of its application; Spark runs a job for it."""
+        newest = table.transaction_version(self.app)
+        return newest is not None and newest >= self.version
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,3 @@ class Engine(Protocol):
 
     def select(self, table: TableLocation, columns: str, rest: str) -> list[dict[str, Any]]:
         """Return rows of the cluster: `columns` (SQL) and the `rest` of the query after its WHERE condition."""
-
-    def literal(self, value: Value) -> str:
-        """Return a value in the engine's SQL."""

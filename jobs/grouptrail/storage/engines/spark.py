@@ -14,9 +14,9 @@ from grouptrail.contracts import Column
 from grouptrail.contracts import Table as Contract
 from grouptrail.locations import is_uri
 from grouptrail.storage import reader
+from grouptrail.storage.buckets import in_buckets
 from grouptrail.storage.creation import create_as_spark_does
 from grouptrail.storage.engines import delta_log
-from grouptrail.storage.engines.delta_rs import among, has_written
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
 from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
 from grouptrail.storage.errors import TableVersionError
@@ -33,7 +33,7 @@ from grouptrail.storage.reader import supports
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows_by_version import note
 from grouptrail.storage.schema import table_schema
-from grouptrail.storage.sql import Value, spark_identifier, spark_literal
+from grouptrail.storage.sql import spark_identifier, spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -65,7 +65,7 @@ class Spark:
             self._append_frame(table, rows, once)
             return
         commit = delta_log.Commit(self.session, table, once)
-        if once is not None and has_written(reader.existing_table(table), once):
+        if once is not None and once.is_done_in(reader.existing_table(table)):
             return
         if isinstance(rows, TaskRows):
             files = rows.records.mapInArrow(writing(rows.function, table), ADDED).collect()
@@ -83,7 +83,7 @@ class Spark:
         """
         changed = self._whole(rows, table)
         key = list(table.contract.key)
-        ours = f"{own_rows(table)} AND {among(buckets)}"
+        ours = f"{own_rows(table)} AND {in_buckets(buckets)}"
         there = read_all(self.session, table).where(ours)
         kept = there.join(changed.select(*key), key, "left_anti")
         rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
@@ -109,10 +109,6 @@ class Spark:
         """Run a query; the first ones in a session take seconds."""
         query = f"SELECT {columns} FROM {table_in_sql(table)} WHERE {own_rows(table)} {rest}"
         return [row.asDict() for row in self.session.sql(query).collect()]
-
-    def literal(self, value: Value) -> str:
-        """Return a value in Spark's SQL."""
-        return spark_literal(value)
 
     def _append_frame(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
         from pyspark.sql import functions as F
