@@ -211,7 +211,8 @@ def causes_of(step: Step, before: StableState | None) -> set[str]:
     if isinstance(step.action, actions.Join):
         if _came_back(step):
             return {"static_member_replaced"}
-        resolved = {"subscription_changed"} if step.action.pattern else set()
+        # Before 4.3 the first member of a group begins an epoch, and another one when its pattern is resolved.
+        resolved = {"member_joined"} if step.action.pattern else set()
         return resolved | ({"member_joined", "protocol_migrated"} if members else {"group_started"})
     if isinstance(step.action, actions.Leave | actions.Crash | actions.Wait) and members != now:
         if not now:

@@ -596,14 +596,6 @@ def test_cause_of_a_topic_deleted_under_librdkafka_is_not_certainly_a_subscripti
     assert "deleted" in last["cause_note"]
 
 
-def test_cause_of_another_pattern_is_recorded() -> None:
-    records = [joins(0, 1_000, "a", subscribedTopicRegex="^o"), epoch(1, 1_000, 2)]
-    records += [target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2), current(4, 1_000, "a", 2, [0])]
-    records += [joins(10, 9_000, "a", subscribedTopicRegex="^p"), epoch(11, 9_000, 3)]
-    last = fold(records, names={"T": "orders"})["rebalances"][-1]
-    assert (last["cause"], last["certainty"]) == ("subscription_changed", "recorded")
-
-
 def test_cause_of_a_target_of_a_topic_that_was_only_just_subscribed_to_is_not_topic_created() -> None:
     """4.3 computes target assignments at intervals: two epochs may precede one (KIP-1263)."""
     records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]

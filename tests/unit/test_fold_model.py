@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from grouptrail.history.operations import Record
 from proof.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Wait, run
 from proof.coordinator_model.schedule import Protocol, Schedule
-from proof.coordinator_model.strategies import SCHEDULES, random_schedule
+from proof.coordinator_model.strategies import SCHEDULES, varied_schedule
 from proof.model_judge import Fact, Verdict, fold_in_pieces, judge, judge_compacted, tally
 
 _CUTS = st.lists(st.integers(1, 150), max_size=4)
@@ -138,7 +138,7 @@ def seeds(request: pytest.FixtureRequest) -> range:
 def test_history_of_ten_thousand_compacted_runs_never_contradicts_the_model(seeds: range) -> None:
     for seed in seeds:
         random = Random(seed)
-        schedule, moment = random_schedule(random), random.randrange(101)
+        schedule, moment = varied_schedule(random), random.randrange(101)
         keeps_tombstones = random.random() < 0.5
         wrong = wrong_after_compaction(schedule, moment, keeps_tombstones=keeps_tombstones)
         wrong += wrong_after_a_stop(schedule, moment, random.randrange(101), keeps_tombstones=keeps_tombstones)
@@ -154,7 +154,7 @@ def test_history_of_ten_thousand_runs_knows_nearly_everything(
     for seed in seeds:
         random = Random(seed)
         cuts = [random.randint(1, 150) for _ in range(random.randint(0, 4))]
-        counts.update(tally(facts_of(random_schedule(random), cuts)))
+        counts.update(tally(facts_of(varied_schedule(random), cuts)))
     with capsys.disabled():
         sys.stdout.write(f"\n{report(counts)}\n")
     facts, likely = of(counts, ""), of(counts, "cause likely")

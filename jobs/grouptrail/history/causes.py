@@ -36,15 +36,18 @@ class Cause(NamedTuple):
 class Rebalance:
     """A new generation and what led to it.
 
-    `joined`: the members that are new since the previous generation. `left_over`: partitions without an owner since
-    an earlier rebalance. `recent_topics`: topics that members had subscribed to so recently that their leader may not
-    have known them. `is_beginning`: the group's first generation, as far as the log shows. `is_after_revocation`: the
-    previous generation took partitions from members. `is_joined_at_once`: they joined in the millisecond in which the
-    previous generation began. `is_doubtful`: compaction may have taken records that show another cause.
+    `joined`: the members that are new since the previous generation; `causing`: those among all members whose joining
+    can have begun this one. `left_over`: partitions without an owner since an earlier rebalance. `recent_topics`:
+    topics that members had subscribed to so recently that their leader may not have known them. `is_beginning`: the
+    group's first generation, as far as the log shows. `is_after_revocation`: the previous generation took partitions
+    from members. `is_joined_at_once`: they joined in the millisecond in which the previous generation began.
+    `waiting`: the members whose patterns had not been resolved (`FoldState.waiting`). `is_doubtful`: compaction may
+    have taken records that show another cause.
     """
 
     change: Change
     joined: tuple[Member, ...]
+    causing: tuple[Member, ...]
     left_over: Collection[Partition]
     recent_topics: Collection[str]
     is_first: bool
@@ -52,6 +55,7 @@ class Rebalance:
     is_after_downgrade: bool
     is_after_revocation: bool
     is_joined_at_once: bool
+    waiting: Mapping[str, str]
     is_doubtful: bool
 
     @classmethod
@@ -61,10 +65,12 @@ class Rebalance:
             change.after.members[name] for name in sorted(state.joined_before_epoch & change.after.members.keys())
         ]
         joined = (*(member for member in earlier if member not in change.joined), *change.joined)
+        causing = (*_resolved_joins(state, change), *(one for one in change.joined if _bumps_epoch(one, change)))
         is_first = change.before.generation is None
         return cls(
             change,
             joined,
+            causing,
             left_over=(state.given_up | state.kept_back) - state.withdrawn,
             recent_topics=recent_topics(state, change.at),
             is_first=is_first,
@@ -72,8 +78,36 @@ class Rebalance:
             is_after_downgrade=state.is_converted and change.after.kind == "classic",
             is_after_revocation=bool(state.given_up) or _is_revoking(change.before),
             is_joined_at_once=bool(earlier) and not change.joined and _are_joined_at_once(state, earlier),
+            waiting=dict(state.waiting),
             is_doubtful=change.may_hide_another_group or state.unsure_from is not None,
         )
+
+
+def _bumps_epoch(joined: Member, change: Change) -> bool:
+    """Return whether a member's first request begins an epoch by itself.
+
+    In a consumer or share group it does if it names topics, or a pattern that is already resolved for others
+    (GMM.hasMemberSubscriptionChanged, maybeUpdateRegularExpressions).
+    """
+    if change.after.kind not in ("consumer", "share") or change.after.is_polled:
+        return True
+    return bool(joined.topics) or joined.topic_regex in change.before.regexes
+
+
+def _resolved_joins(state: FoldState, change: Change) -> list[Member]:
+    """Return the members that joined with a pattern which this operation resolves to topics."""
+    members, matched = change.after.members, _resolved(change)
+    return [
+        members[name]
+        for name, how in sorted(state.waiting.items())
+        if how == "joined" and name in members and members[name].topic_regex in matched
+    ]
+
+
+def _resolved(change: Change) -> set[str | None]:
+    """Return the patterns that match topics for the first time."""
+    before, after = change.before.regexes, change.after.regexes
+    return {regex for regex, topics in after.items() if topics and regex not in before}
 
 
 def _are_joined_at_once(state: FoldState, members: Iterable[Member]) -> bool:
@@ -152,7 +186,7 @@ def _find(rebalance: Rebalance) -> Finding:
     by_members = _by_members(rebalance)
     if by_members is not None:
         return by_members
-    return _classic(rebalance) if change.after.kind == "classic" else _of_epoch(change)
+    return _classic(rebalance) if change.after.kind == "classic" else _of_epoch(rebalance)
 
 
 def _by_conversion(change: Change) -> Evidence:
@@ -177,8 +211,11 @@ def _by_members(rebalance: Rebalance) -> Finding | None:
     if rebalance.is_first or not change.before.members:
         is_shown = change.skipped == 0 or change.after.is_polled
         return Finding(Evidence.FIRST_MEMBERS if is_shown else Evidence.FIRST_MEMBERS_READ, "the first members")
-    if rebalance.joined:
-        return Finding(_by_joined(rebalance))
+    if rebalance.causing:
+        waited = _listed({one.topic_regex or "" for one in rebalance.causing if one not in rebalance.joined})
+        return Finding(
+            _by_joined(rebalance), f"the pattern {waited} of earlier members was resolved" if waited else None
+        )
     if change.left:
         shown = {ENDINGS[ending(member, change).evidence].shows for member in change.left}
         return Finding(shown.pop() if len(shown) == 1 else Evidence.GONE, _endings(change.left, change))
@@ -202,7 +239,8 @@ def _by_staying_members(change: Change) -> Iterator[tuple[object, Finding]]:
     ]
     before = change.before.members
     patterns = [one for one in change.resubscribed if one.topic_regex != before[one.member_id].topic_regex]
-    yield patterns, Finding(Evidence.PATTERN_DIFFERS)
+    yield [one for one in patterns if one.topic_regex in change.before.regexes], Finding(Evidence.PATTERN_DIFFERS)
+    yield patterns, Finding(Evidence.UNRESOLVED_PATTERN_DIFFERS)
     yield change.resubscribed or came_back_with_others, Finding(Evidence.SUBSCRIPTIONS_DIFFER)
     yield change.rejoined, Finding(Evidence.MEMBERS_RENEWED, "same client id and host under a new id")
     yield is_classic and change.replaced, Finding(Evidence.STATIC_MEMBER_REPLACED)
@@ -283,29 +321,46 @@ def _by_partitions_gone(
 # Broker-assigned groups: evidence in the other records of the epoch's operation
 
 
-def _of_epoch(change: Change) -> Finding:
-    before, after = change.before, change.after
-    if after.regexes != before.regexes:
-        return _by_regexes(before.regexes, after.regexes)
-    if _has_new_metadata(before, after):
-        return _by_metadata(before, after)
-    if after.kind == "share":
+def _of_epoch(rebalance: Rebalance) -> Finding:
+    change = rebalance.change
+    by_regexes = _by_regexes(rebalance)
+    if by_regexes is not None:
+        return by_regexes
+    if _has_new_metadata(change.before, change.after):
+        return _by_metadata(change.before, change.after)
+    if change.after.kind == "share":
         return Finding(Evidence.SHARE_EPOCH_ALONE, "the share state of its partitions was initialized")
-    if after.kind == "streams":
+    if change.after.kind == "streams":
         return _of_streams_epoch(change)
-    return Finding(Evidence.EPOCH_ALONE)
+    return Finding(Evidence.MEMBERS_ADDED_WITHOUT_TOPICS if rebalance.joined else Evidence.EPOCH_ALONE)
 
 
-def _by_regexes(before: Mapping[str, Collection[str]], after: Mapping[str, Collection[str]]) -> Finding:
+def _by_regexes(rebalance: Rebalance) -> Finding | None:
+    """Return the first evidence; a pattern that matches nothing at first begins no epoch."""
+    before, after = rebalance.change.before.regexes, rebalance.change.after.regexes
     for regex, topics in after.items():
         if regex not in before:
-            return Finding(Evidence.REGEX_RESOLVED, f"the pattern {regex} was resolved to {len(topics)} topics")
+            if topics:
+                return _by_resolved(rebalance, regex)
+            continue
         gained, lost = set(topics) - set(before[regex]), set(before[regex]) - set(topics)
         if gained:
             return Finding(Evidence.REGEX_MATCHES_MORE, f"{_listed(gained)} matched by the pattern {regex}")
         if lost:
             return Finding(Evidence.REGEX_MATCHES_LESS, f"{_listed(lost)} no longer matched by the pattern {regex}")
-    return Finding(Evidence.REGEX_DROPPED, "a pattern is no longer used")
+    if before.keys() - after.keys():
+        return Finding(Evidence.REGEX_DROPPED, "a pattern is no longer used")
+    return None
+
+
+def _by_resolved(rebalance: Rebalance, regex: str) -> Finding:
+    group = rebalance.change.after
+    subscribed = {rebalance.waiting.get(one.member_id) for one in group.members.values() if one.topic_regex == regex}
+    is_known = subscribed == {"resubscribed"}
+    return Finding(
+        Evidence.REGEX_RESOLVED if is_known else Evidence.REGEX_OF_UNKNOWN_MEMBERS_RESOLVED,
+        f"the pattern {regex} was resolved to {len(group.regexes[regex])} topics",
+    )
 
 
 def _has_new_metadata(before: Group, after: Group) -> bool:

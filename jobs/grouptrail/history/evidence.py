@@ -32,6 +32,7 @@ class Evidence(Enum):
     MEMBERS_ADDED_AND_RENEWED = auto()
     MEMBERS_ADDED_AT_ONCE = auto()
     MEMBERS_ADDED_AT_ONCE_AND_GONE = auto()
+    MEMBERS_ADDED_WITHOUT_TOPICS = auto()
     GONE_WITHIN_TIMEOUTS = auto()
     GONE_AFTER_ABSENCE = auto()
     GONE_STATIC = auto()
@@ -40,6 +41,7 @@ class Evidence(Enum):
     STATIC_MEMBER_REPLACED = auto()
     SUBSCRIPTIONS_DIFFER = auto()
     PATTERN_DIFFERS = auto()
+    UNRESOLVED_PATTERN_DIFFERS = auto()
     ASSIGNOR_DIFFERS = auto()
     SUBSCRIPTIONS_UNREADABLE = auto()
     ASSIGNMENTS_UNREADABLE = auto()
@@ -55,6 +57,7 @@ class Evidence(Enum):
     NOTHING_DIFFERS = auto()
     NOTHING_DIFFERS_AFTER_REVOCATION = auto()
     REGEX_RESOLVED = auto()
+    REGEX_OF_UNKNOWN_MEMBERS_RESOLVED = auto()
     REGEX_DROPPED = auto()
     REGEX_MATCHES_MORE = auto()
     REGEX_MATCHES_LESS = auto()
@@ -163,6 +166,14 @@ CAUSES: dict[Evidence, Conclusion] = {
         _BY_UPGRADE,
         "3.7 and newer",
     ),
+    # GMM.hasMemberSubscriptionChanged and maybeUpdateRegularExpressions: such a member begins no epoch by itself.
+    Evidence.MEMBERS_ADDED_WITHOUT_TOPICS: Conclusion(
+        "member_joined",
+        "likely",
+        "an epoch after members joined without topics, or with a pattern that matches none, and nothing else differs",
+        "or compaction took what differs",
+        "3.7 and newer",
+    ),
     Evidence.GONE_WITHIN_TIMEOUTS: Conclusion(
         "member_left",
         "likely",
@@ -206,7 +217,19 @@ CAUSES: dict[Evidence, Conclusion] = {
         "or a topic was created or deleted: pattern subscriptions and librdkafka list only existing topics",
     ),
     Evidence.PATTERN_DIFFERS: Conclusion(
-        "subscription_changed", "recorded", "a member with another subscribedTopicRegex", None, "4.0 and newer"
+        "subscription_changed",
+        "recorded",
+        "a member with another subscribedTopicRegex that had been resolved",
+        None,
+        "4.0 and newer",
+    ),
+    # A new pattern begins an epoch when it has been resolved; the topics of the one before are missing at once.
+    Evidence.UNRESOLVED_PATTERN_DIFFERS: Conclusion(
+        "subscription_changed",
+        "likely",
+        "a member with another subscribedTopicRegex that has not been resolved yet",
+        "or topics changed: they were created or deleted, or got more partitions",
+        "4.0 and newer",
     ),
     Evidence.ASSIGNOR_DIFFERS: Conclusion("assignor_changed", "recorded", f"another protocol in {_CLASSIC}"),
     Evidence.SUBSCRIPTIONS_UNREADABLE: Conclusion(
@@ -268,10 +291,25 @@ CAUSES: dict[Evidence, Conclusion] = {
         f"or {_UNSEEN}",
     ),
     Evidence.REGEX_RESOLVED: Conclusion(
-        "subscription_changed", "recorded", "ConsumerGroupRegularExpression of a new pattern", None, "4.0 and newer"
+        "subscription_changed",
+        "recorded",
+        "ConsumerGroupRegularExpression of a pattern to which members that were there have changed",
+        None,
+        "4.0 and newer",
+    ),
+    Evidence.REGEX_OF_UNKNOWN_MEMBERS_RESOLVED: Conclusion(
+        "subscription_changed",
+        "likely",
+        "ConsumerGroupRegularExpression of a pattern, of whose members it is not known how they came to it",
+        "or a member joined with it",
+        "4.0 and newer",
     ),
     Evidence.REGEX_DROPPED: Conclusion(
-        "subscription_changed", "recorded", "a tombstone of ConsumerGroupRegularExpression", None, "4.0 and newer"
+        "subscription_changed",
+        "likely",
+        "a tombstone of ConsumerGroupRegularExpression",
+        "or the last member that used it is gone, and compaction took its records",
+        "4.0 and newer",
     ),
     # GMM.asyncResolveRegex leaves out the topics that the member may not DESCRIBE.
     Evidence.REGEX_MATCHES_MORE: Conclusion(

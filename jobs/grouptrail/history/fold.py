@@ -15,7 +15,12 @@ from grouptrail.history.endings import removal_note
 from grouptrail.history.evidence import REMOVALS, RemovalEvidence
 from grouptrail.history.generation_rows import begin_generation, count_partitions, describe_generation, end_generation
 from grouptrail.history.group import Group
-from grouptrail.history.membership_rows import end_membership, note_early_members, update_memberships
+from grouptrail.history.membership_rows import (
+    end_membership,
+    note_early_members,
+    note_patterns,
+    update_memberships,
+)
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Operation, Record, operations
 from grouptrail.history.ownership_rows import give_up, update_ownership
 from grouptrail.history.reading import apply_operation
@@ -193,6 +198,7 @@ class _Fold:
         update_memberships(state, change, is_beginning=is_start)
         if not is_new:
             note_early_members(state, change)
+        note_patterns(state, change)
         update_ownership(state, change, is_rebalance=is_new or after.kind != "classic")
         refine_cause(state, change)
         update_state(state, change, is_new=is_new, is_beginning=is_start, previous_at=previous_at)

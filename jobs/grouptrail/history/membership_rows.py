@@ -70,6 +70,30 @@ def note_early_members(state: FoldState, change: Change) -> None:
         state.joined_before_epoch &= change.after.members.keys()
 
 
+def note_patterns(state: FoldState, change: Change) -> None:
+    """Record which members wait for their pattern to be resolved, and how they came to it."""
+    after = change.after
+    if after.kind != "consumer":
+        return
+    subscribed = [(member, "resubscribed") for member in change.resubscribed]
+    subscribed += [(new, "resubscribed") for old, new in change.replaced if old.topic_regex != new.topic_regex]
+    subscribed += [
+        (member, "joined") for member in change.joined if state.rows.memberships[member.member_id].began == "joined"
+    ]
+    for member, how in subscribed:
+        state.waiting[member.member_id] = how
+    for old, new in change.replaced:
+        if old.topic_regex == new.topic_regex and old.member_id in state.waiting:
+            state.waiting[new.member_id] = state.waiting[old.member_id]
+    state.waiting = {name: how for name, how in state.waiting.items() if _waits(after, name)}
+
+
+def _waits(group: Group, name: str) -> bool:
+    """Return whether a member has a pattern that is not resolved."""
+    member = group.members.get(name)
+    return member is not None and member.topic_regex is not None and member.topic_regex not in group.regexes
+
+
 def end_membership(
     state: FoldState, member: Member, at: int, *, generation: int | None, ended: str, because: str
 ) -> None:

@@ -161,7 +161,10 @@ class Classic:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member as its records have it; `classic` is of one that uses the classic protocol."""
+    """A member as its records have it; `classic` is of one that uses the classic protocol.
+
+    `came_by` is what will be the reason for an epoch when its pattern is resolved.
+    """
 
     member_id: str
     client: BaseClient
@@ -177,6 +180,7 @@ class ConsumerMember:
     assigned: frozenset[Partition] = NOTHING
     revoking: frozenset[Partition] = NOTHING
     classic: Classic | None = None
+    came_by: frozenset[str] = frozenset()
 
     @property
     def session_ms(self) -> int:
@@ -206,6 +210,7 @@ class ConsumerGroup:
         self._timers: dict[str, int] = {}
         self._timer = 0
         self._resolving: set[str] = set()
+        self._resolved_at: dict[str, int] = {}
         self._joins: dict[str, int] = {}
         self._syncs: dict[str, int] = {}
         self.reasons: set[str] = set()
@@ -329,11 +334,18 @@ class ConsumerGroup:
         if known is None or _description(known) != _description(member):
             records.append(self._of("MemberMetadata", member.member_id, _description(member)))
         if known is None:
-            self.reasons |= {"member_joined"} | ({"member_rejoined"} if client.was_member else set())
-            return pattern is None or pattern in self.patterns or self.epoch == 0
-        if known.topics != member.topics:
-            self.reasons.add("subscription_changed")
-        return known.topics != member.topics
+            reasons = {"member_joined"} | ({"member_rejoined"} if client.was_member else set())
+            bumps = bool(member.topics) or pattern in self.patterns or self.epoch == 0
+        else:
+            is_other = (known.topics, known.pattern) != (member.topics, pattern)
+            reasons = {"subscription_changed"} if is_other else set()
+            bumps = known.topics != member.topics or (known.pattern != pattern and pattern in self.patterns)
+        if reasons:
+            self.members[member.member_id] = replace(member, came_by=frozenset(reasons))
+        if known is not None and known.pattern != pattern:
+            records += self._without_unused_patterns()
+        self.reasons |= reasons if bumps else set()
+        return bumps
 
     def _static(self, client: BaseClient) -> ConsumerMember | None:
         """Return the current member of a static instance id."""
@@ -564,10 +576,7 @@ class ConsumerGroup:
                 client.poke()
             return
         records = self._without(member_id, how)
-        used = {member.pattern for member in self.members.values()}
-        for pattern in [pattern for pattern in self.patterns if pattern not in used]:
-            del self.patterns[pattern]
-            records.append(self._of("RegularExpression", pattern, None))
+        records += self._without_unused_patterns()
         self.reasons.add(reason)
         self._bump_if(True, records)
         self._write(records, is_new_epoch=True)
@@ -761,9 +770,17 @@ class ConsumerGroup:
     # Patterns
 
     def _resolve_soon(self, pattern: str) -> None:
-        if pattern not in self._resolving:
+        # GMM.REGEX_BATCH_REFRESH_MIN_INTERVAL_MS; a later heartbeat tries again.
+        is_too_soon = any(self.cluster.now <= at + 10_000 for at in self._resolved_at.values())
+        if pattern not in self._resolving and not is_too_soon:
             self._resolving.add(pattern)
             self.cluster.later(self.cluster.random.choice((5, 100)), lambda: self._resolve(pattern))
+
+    def _without_unused_patterns(self) -> list[Written]:
+        unused = self.patterns.keys() - {member.pattern for member in self.members.values()}
+        for pattern in sorted(unused):
+            del self.patterns[pattern], self._resolved_at[pattern]
+        return [self._of("RegularExpression", pattern, None) for pattern in sorted(unused)]
 
     def _resolve(self, pattern: str) -> None:
         """A pattern's topics, found by another thread."""
@@ -774,13 +791,14 @@ class ConsumerGroup:
             return
         topics = tuple(sorted(topic for topic in self.cluster.coordinator_topics if re.match(pattern, topic)))
         had = self.patterns.get(pattern)
-        self.patterns[pattern] = topics
+        self.patterns[pattern], self._resolved_at[pattern] = topics, self.cluster.now
         body = {"topics": list(topics), "version": 1, "timestamp": self.cluster.now}
         records = [self._of("RegularExpression", pattern, body)]
         is_new_epoch = False
         # Compared is how many patterns match each topic (GMM.handleRegularExpressionsResult), even if others name it.
         if set(topics) != set(had or ()):
-            self.reasons |= {"subscription_changed"} if had is None else set()
+            if had is None:
+                self.reasons.update(*(one.came_by for one in self.members.values() if one.pattern == pattern))
             self.reasons |= {"topic_created"} if had is not None and set(topics) - set(had) else set()
             self.reasons |= {"topic_deleted"} if had is not None and set(had) - set(topics) else set()
             is_new_epoch = self._bump_if(True, records)
@@ -831,7 +849,7 @@ class ConsumerGroup:
     def reload(self) -> ConsumerGroup:
         """Another coordinator loads the same state from the log; its timers restart."""
         loaded = ConsumerGroup(self.cluster)
-        for name in ("members", "targets", "patterns", "metadata"):
+        for name in ("members", "targets", "patterns", "metadata", "_resolved_at"):
             setattr(loaded, name, dict(getattr(self, name)))
         if self.has_epoch:
             loaded.epoch, loaded.assignment_epoch = self.epoch, self.assignment_epoch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 from hypothesis import strategies as st
@@ -117,5 +118,22 @@ def random_schedule(random: Random) -> Schedule:
     return Schedule(tuple(actions), version, topics, random.randrange(2**32))
 
 
-SCHEDULES = st.randoms(use_true_random=False).map(random_schedule)
+def varied_schedule(random: Random) -> Schedule:
+    """Return a random schedule in which some members subscribe to no topic, or to a pattern that may match none.
+
+    Recorded runs play `random_schedule` as it is.
+    """
+    schedule = random_schedule(random)
+
+    def varied(action: Action) -> Action:
+        if not isinstance(action, Join) or random.random() < 0.75:
+            return action
+        if action.protocol == "consumer":
+            return replace(action, pattern=random.choice(("^o.*", "^ot.*", "^e.*", "^none.*")))
+        return replace(action, topics=()) if action.library == "java" else action
+
+    return replace(schedule, actions=tuple(map(varied, schedule.actions)))
+
+
+SCHEDULES = st.randoms(use_true_random=False).map(varied_schedule)
 """The same for Hypothesis, which finds the simplest that fails."""
