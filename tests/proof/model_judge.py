@@ -128,7 +128,7 @@ def judge(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
 
 
 def judge_compacted(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
-    """Return a verdict on what the rows of a compacted log claim: causes, missing generations, members' times.
+    """Return a verdict on what the rows of a compacted log claim: causes, missing generations, times, states.
 
     What compaction took is missing from the rows. A beginning that its cause calls `likely` may be a wrong guess.
     """
@@ -146,6 +146,9 @@ def judge_compacted(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
         *causes,
         *(_compacted_skipped(truth, before, row, guessed) for before, row in pairwise([None, *generations]) if row),
         *(fact for row in tables.get("memberships", []) for fact in _compacted_membership(truth, row, guessed)),
+        *_compacted_states(truth, tables.get("group_states", [])),
+        *(fact for row in generations for fact in _compacted_generation(truth, row)),
+        *(_compacted_duration(truth, row) for row in rebalances),
     ]
 
 
@@ -198,6 +201,71 @@ def _compacted_membership(truth: _Truth, row: Row, guessed: Mapping[int, int]) -
         yield _claim("membership.joined", row, joined_at, guessed, is_right=start.at == joined_at, detail=detail)
         yield _began(truth, since, start.members[name], row["began"], where)
     yield from _end_of_membership(truth, name, until, row, where)
+
+
+def _compacted_states(truth: _Truth, rows: Iterable[Row]) -> Iterator[Fact]:
+    """Ask for the state in the middle of each row that calls itself recorded, and is not over at once."""
+    end = truth.moments[-1].at
+    spans = [
+        (state, since, end if until is None else until) for (_, state), (since, until) in _true_states(truth).items()
+    ]
+    for row in rows:
+        until = end if row["ended_at"] is None else row["ended_at"]
+        if until - row["started_at"] <= _A_MOMENT_MS:
+            continue
+        if row["evidence"] != "recorded":
+            yield Fact("state", "unknown")
+            continue
+        middle = (row["started_at"] + until) / 2
+        states = {state for state, since, until in spans if since <= middle <= until}
+        verdict: Verdict = "right" if row["state"] in states else "wrong"
+        yield Fact("state", verdict, f"{row['state']} at {row['record_offset']}: at {middle} it was {sorted(states)}")
+
+
+_A_MOMENT_MS = 1_000
+_LONGEST_SYNC_MS = 300_000
+
+
+def _compacted_generation(truth: _Truth, row: Row) -> Iterator[Fact]:
+    """A record that a static member's return has rewritten does not show when the generation began, only about."""
+    start = _start_of(truth, row)
+    where = f"generation {row['generation']} at {row['record_offset']}"
+    if start is None:
+        return
+    late_ms = row["started_at"] - truth.moments[start].at
+    verdict: Verdict = "right" if abs(late_ms) <= _LONGEST_SYNC_MS else "wrong"
+    yield Fact("generation.started_at", verdict, f"{where}: {late_ms} ms late")
+    if row["stable_at"] is not None:
+        stable = [one.at for one in truth.window(start) if one.state == "Stable"]
+        is_right = bool(stable) and abs(row["stable_at"] - stable[0]) <= _LONGEST_SYNC_MS
+        yield Fact(
+            "generation.stable_at", "right" if is_right else "wrong", f"{where}: {row['stable_at']}, {stable[:1]}"
+        )
+
+
+def _compacted_duration(truth: _Truth, row: Row) -> Fact:
+    about, where = "rebalance.duration_ms", f"rebalance to {row['to_generation']} at {row['record_offset']}"
+    if row["duration_ms"] is None:
+        return Fact(about, "unknown")
+    index = next(at for at, one in enumerate(truth.moments) if one.offset <= row["record_offset"] < one.end_offset)
+    moment = truth.moments[index]
+    if not moment.is_new_generation:
+        return Fact(about, "wrong", f"{where}: {row['duration_ms']}, but nothing began there")
+    if moment.kind == "classic":
+        true = moment.at - boundary(moment, truth.before(index))
+    else:
+        stable = [one.at for one in truth.window(index) if one.state == "Stable"]
+        true = stable[0] - moment.at if stable else -1
+    return _compare(about, true, row["duration_ms"], where)
+
+
+def _start_of(truth: _Truth, row: Row) -> int | None:
+    """Return the moment that began a row's generation; None where the row is of another group's records."""
+    index = next(at for at, one in enumerate(truth.moments) if one.offset <= row["record_offset"] < one.end_offset)
+    starts = [start for start in truth.starts if start <= index]
+    if not starts or truth.moments[starts[-1]].generation != row["generation"]:
+        return None
+    return starts[-1]
 
 
 def tally(facts: Iterable[Fact]) -> Counter[tuple[str, Verdict]]:

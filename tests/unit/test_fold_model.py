@@ -28,7 +28,8 @@ def facts_of(schedule: Schedule, cuts: list[int]) -> list[Fact]:
     done = run(schedule)
     if not done.records:
         return []
-    facts = judge(done, fold_in_pieces(done.records, cuts, done.names))
+    read_at_once = [record._replace(read_at_once=True) for record in done.records]
+    facts = judge(done, fold_in_pieces(read_at_once, cuts, done.names))
     wrong = [f"{fact.about}: {fact.detail}" for fact in facts if fact.verdict == "wrong"]
     assert not wrong, "\n".join([*wrong, schedule.to_json()])
     return facts

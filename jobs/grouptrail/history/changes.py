@@ -66,6 +66,11 @@ class Change:
         return is_apart and not is_complete
 
     @property
+    def may_hide_a_generation(self) -> bool:
+        """Whether compaction may have taken the record of a generation between the two, of this group or another."""
+        return self.may_miss_records and not (self._is_same_group and self.skipped == 0)
+
+    @property
     def may_hide_another_group(self) -> bool:
         """Whether these records may have been the deletion of the group and the beginning of this one."""
         return self.may_miss_records and not self._is_same_group
@@ -82,11 +87,32 @@ class Change:
         return before.kind == after.kind == "classic" and bool(before.members.keys() & after.members.keys())
 
     @property
+    def began_at(self) -> int:
+        """When (ms) the generation began: when it was written, unless that record was replaced long after.
+
+        A member that does not sync within its rebalance timeout is removed (GMM.expirePendingSync), so that no sync
+        phase takes longer.
+        """
+        after = self.after
+        if not after.may_be_restart or after.state_at is None or not 0 <= after.state_at <= self.at:
+            return self.at
+        longest_ms = max(member.rebalance_timeout_ms or 0 for member in after.members.values())
+        return after.state_at if self.at - after.state_at > longest_ms else self.at
+
+    @property
+    def is_beginning_open(self) -> bool:
+        """Whether the generation may have begun long before its record, at the time of the group's state at the
+        earliest."""
+        return self.after.may_be_restart and self.began_at == self.at
+
+    @property
     def boundary(self) -> int:
         """The time (ms) of the change; of a classic rebalance the end of its join phase."""
         before, after = self.before, self.after
         if after.kind != "classic" or after.state_at is None or self.is_conversion:
             return self.at
+        if self.began_at < self.at:
+            return self.began_at
         if before.generation == after.generation:  # no rebalance: a static member came back
             return self.at
         return min(max(after.state_at, self.operation[0].at - _LONGEST_SYNC_MS), self.at)

@@ -13,6 +13,7 @@ from grouptrail.history.causes import is_beginning
 from grouptrail.history.changes import Change, change_of
 from grouptrail.history.endings import removal_note
 from grouptrail.history.evidence import REMOVALS, RemovalEvidence
+from grouptrail.history.gaps import note_gap
 from grouptrail.history.generation_rows import begin_generation, count_partitions, describe_generation, end_generation
 from grouptrail.history.group import Group
 from grouptrail.history.membership_rows import (
@@ -101,9 +102,11 @@ class _Fold:
         if all(record.type == COMMIT_TOMBSTONE for record in operation):
             state.commit_tombstone_at = at
             return
-        self._doubt_members(operation)
+        if note_gap(state, operation):
+            self._doubt_members(operation)
         operation = (*self._lost_tombstones(operation), *operation)
-        after = apply_operation(state.group, operation, self._name_of)
+        may_miss_records = state.keys_since_gap is not None
+        after = apply_operation(state.group, operation, self._name_of, may_miss_records=may_miss_records)
         if after.kind is None and state.group.kind is None and not _removes_a_group(operation):
             return
         settle_rebalances(state, at)
@@ -123,11 +126,9 @@ class _Fold:
 
         A gap longer than the retention of tombstones can hide that a member left.
         """
-        state, read_at = self._state, operation[0].read_late_at
-        if read_at is None or read_at == state.doubted_at or state.last_at is None:
-            return
-        state.doubted_at = read_at
-        if state.group.kind != "classic" and read_at - state.last_at > _TOMBSTONES_MS:
+        state = self._state
+        stopped_ms = (operation[0].read_late_at or 0) - (state.last_at or 0)
+        if state.group.kind != "classic" and stopped_ms > _TOMBSTONES_MS:
             state.unconfirmed, state.unsure_from = set(state.group.members), operation[0].offset
 
     def _lost_tombstones(self, operation: Operation) -> Operation:
@@ -186,6 +187,11 @@ class _Fold:
         )
         is_start = is_first and is_beginning(change, state.joined_before_epoch)
         previous_at = state.last_at
+        state.seems_complete |= is_start
+        if is_new:
+            state.is_measured = state.keys_since_gap is None or (
+                after.kind == "classic" and not change.is_beginning_open
+            )
         if is_new or state.unexplained is not None:
             describe_generation(state)
         _note_subscriptions(state, change)
@@ -222,9 +228,10 @@ class _Fold:
             ended = "group_ended" if operation[-1].is_polled else "unknown"
             end_membership(state, member, at, generation=None, ended=ended, because=note)
         end_generation(state, at)
-        end_state(state, at)
+        end_state(state, at if state.gap_from is None else state.gap_from)
         end_rebalances(state)
         add_dead(state, operation, note)
+        state.gap_from = None
         state.was_removed = True
         state.forget_group()
 

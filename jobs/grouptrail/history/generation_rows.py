@@ -29,13 +29,13 @@ def origin(state: FoldState, operation: Operation) -> Values:
 
 def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) -> None:
     """Begin the row of a change's generation; the one before must have been described."""
-    end_generation(state, change.at)
+    end_generation(state, change.began_at)
     after = change.after
     state.rows.generation = GenerationRow(
         **origin(state, change.operation),
         generation=after.generation,
         group_kind=after.kind,
-        started_at=change.at,
+        started_at=change.began_at,
         skipped=0 if is_beginning else change.skipped,
     )
     state.rows.mark(state.rows.generation)
@@ -46,8 +46,7 @@ def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) ->
         )
     elif after.kind == "classic":
         # The record of a rejoined static member has the same form and holds the previous assignment.
-        is_synced = change.before.kind is not None or not any(member.instance_id for member in after.members.values())
-        state.unexplained = Assignment(after, is_synced)
+        state.unexplained = Assignment(after, is_synced=not after.may_be_restart)
 
 
 def end_generation(state: FoldState, at: int) -> None:

@@ -72,6 +72,8 @@ class Group:
     `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
     `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
     then the number of changes that polls showed. `read_late_at`: that of its newest generation's record.
+    `may_be_restart`: the record of a classic group's generation may be the one that a static member's return wrote in
+    its place, with the time of the state Stable (GMM.updateStaticMemberThenRebalanceOrCompleteJoin).
     """
 
     kind: Kind | None = None
@@ -96,6 +98,7 @@ class Group:
     keeps_back: bool = False
     is_polled: bool = False
     read_late_at: int | None = None
+    may_be_restart: bool = False
 
     @property
     def is_cooperative(self) -> bool:

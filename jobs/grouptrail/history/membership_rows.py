@@ -105,7 +105,7 @@ def end_membership(
 
 
 def _began(change: Change, member: Member, *, is_beginning: bool) -> str:
-    if is_beginning:
+    if is_beginning and change.began_at == change.at:
         return "joined"
     if change.before.generation is not None:
         return "there" if _is_described_again(change, member) else "joined"

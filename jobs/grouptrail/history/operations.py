@@ -20,7 +20,8 @@ class Record(NamedTuple):
 
     `name` is the part of the key besides the group: a member id or a regular expression. For a polled group a record
     is what a poll found at that time and what changed after `not_before` (ms; None: not known). `read_late_at` (ms)
-    is when it was read, if that was so long after it was written that compaction may have taken records before it.
+    is when it was read, if that was so long after it was written that compaction may have taken records before it;
+    `read_at_once`: it was not. Neither is given if it is not known when it was read.
     """
 
     offset: int
@@ -31,6 +32,7 @@ class Record(NamedTuple):
     is_polled: bool = False
     not_before: int | None = None
     read_late_at: int | None = None
+    read_at_once: bool = False
 
     @property
     def has_generation(self) -> bool:

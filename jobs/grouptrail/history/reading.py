@@ -20,11 +20,13 @@ _STABLE = {"consumer": 0, "share": 0, "streams": 1}
 _REVOKING = {"consumer": 1, "streams": 2}
 
 
-def apply_operation(group: Group, operation: Operation, name_of: NameOf) -> Group:
-    """Return the group after an operation."""
+def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_miss_records: bool = False) -> Group:
+    """Return the group after an operation; `may_miss_records`: compaction may have taken records right before it."""
     read_late_at = group.read_late_at
     for record in operation:
-        group = _apply(group, record, name_of)
+        before, group = group, _apply(group, record, name_of)
+        if may_miss_records and record.type == CLASSIC:
+            group = _with_doubt(before, group)
         if record.has_generation:
             read_late_at = record.read_late_at
     if group.kind is None:
@@ -202,6 +204,13 @@ def _assigned(body: Body, fields: tuple[str, ...], name_of: NameOf) -> frozenset
 # Classic groups
 
 
+def _with_doubt(before: Group, after: Group) -> Group:
+    """Return the group of a generation's record that a static member's return may have written in its place."""
+    is_new = before.kind != "classic" or before.generation != after.generation
+    has_static = any(member.instance_id for member in after.members.values())
+    return replace(after, may_be_restart=True, join_ended_at=None) if is_new and has_static else after
+
+
 def classic_group(body: Body, before: Group) -> Group:
     """Return the group that a GroupMetadata value describes; Connect's assignments are differences to `before`."""
     had = before.members if before.kind == "classic" else {}
@@ -214,21 +223,10 @@ def classic_group(body: Body, before: Group) -> Group:
         leader=body.get("leader"),
         generation=body["generation"],
         state_at=body.get("state_at"),
-        join_ended_at=before.join_ended_at if is_same_generation else _join_ended_at(body, before),
+        join_ended_at=before.join_ended_at if is_same_generation else body.get("state_at"),
         members={member.member_id: member for member in members},
         keeps_back=any(_delay_ms(member.get("assignment", {})) for member in body.get("members", ())),
     )
-
-
-def _join_ended_at(body: Body, before: Group) -> int | None:
-    """Return when (ms) the generation's join phase ended; None where the record may replace a static member.
-
-    The time of such a record is that of the state Stable
-    (GroupMetadataManager.updateStaticMemberThenRebalanceOrCompleteJoin).
-    """
-    is_first_seen = before.kind is None
-    has_static = any(member.get("group_instance_id") for member in body.get("members", ()))
-    return None if is_first_seen and has_static else body.get("state_at")
 
 
 def _classic_member(body: Body, before: Member | None) -> Member:

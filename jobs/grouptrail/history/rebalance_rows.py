@@ -14,7 +14,7 @@ from grouptrail.history.causes import (
 from grouptrail.history.changes import Change
 from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.generation_rows import origin
-from grouptrail.history.group import Partition, owned_by_anyone, targeted
+from grouptrail.history.group import Group, Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
 from grouptrail.history.rows import RebalanceRow
 from grouptrail.history.state import FoldState, TargetBaseline
@@ -34,17 +34,19 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         state.unsure_from = None  # this epoch was compared with what has been read
     if state.baseline is not None:
         _refine(state, cause_superseded())
-    previous_at = _set_aside(state, change.at)
+    previous_at = _set_aside(state, change.began_at)
     _note_partitions(state, change, cause)
     knows_sync = after.kind == "classic" and after.state_at is not None and bool(after.members)
-    knows_sync = knows_sync and not change.is_conversion
+    knows_sync = knows_sync and not change.is_conversion and not after.may_be_restart
+    # The clock of a new coordinator may be behind that of the previous one.
+    knows_previous = previous_at is not None and change.began_at >= previous_at and not change.may_hide_a_generation
     pairs = (*change.rejoined, *change.replaced)
     row = RebalanceRow(
         **origin(state, change.operation),
         group_kind=after.kind,
         from_generation=before.generation,
         to_generation=after.generation,
-        at=change.at,
+        at=change.began_at,
         cause=cause.name,
         certainty=cause.certainty,
         cause_note=cause.note,
@@ -53,10 +55,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         subscriptions_changed=sorted(member.member_id for member in change.resubscribed),
         skipped=0 if rebalance.is_beginning else change.skipped,
         previous_at=previous_at,
-        # The clock of a new coordinator may be behind that of the previous one.
-        seconds_since_previous=None
-        if previous_at is None or change.at < previous_at
-        else (change.at - previous_at) / 1000,
+        seconds_since_previous=(change.began_at - (previous_at or 0)) / 1000 if knows_previous else None,
         duration_ms=change.at - change.boundary if knows_sync else None,
         duration_of="sync phase" if knows_sync else None,
     )
@@ -95,11 +94,18 @@ def update_rebalance(state: FoldState, change: Change) -> None:
     if row is None or row.ended_at is not None:
         return
     state.rows.update(row, partitions_removed=len(state.given_up), partitions_kept=count_kept(state))
-    now = change.after.state
-    if now in ("Stable", "Empty"):
-        state.rows.update(row, ended_at=max(change.at, row.at))
-        if change.after.kind != "classic" and now == "Stable":
-            state.rows.update(row, duration_ms=max(change.at - row.at, 0), duration_of="whole")
+    if state.is_measured or change.after.kind == "classic":
+        end_rebalance(state, change.after, change.began_at)
+
+
+def end_rebalance(state: FoldState, group: Group, at: int) -> None:
+    """End the newest row if the group was stable again, or empty, at a time (ms)."""
+    row = state.rows.rebalance
+    if row is None or row.ended_at is not None or group.state not in ("Stable", "Empty"):
+        return
+    state.rows.update(row, ended_at=max(at, row.at))
+    if group.kind != "classic" and group.state == "Stable":
+        state.rows.update(row, duration_ms=max(at - row.at, 0), duration_of="whole")
 
 
 def _refine(state: FoldState, cause: Cause) -> None:

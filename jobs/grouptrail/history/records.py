@@ -113,7 +113,11 @@ def _of_group(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns that records of groups have in common."""
     read_at = _ms(rows["read_at"])
     is_late = pc.greater(pc.subtract(read_at, _ms(rows["record_at"])), _SOONEST_COMPACTION_MS)
-    return {**_of_any(rows), "read_late_at": pc.if_else(is_late, read_at, None)}
+    return {
+        **_of_any(rows),
+        "read_late_at": pc.if_else(is_late, read_at, None),
+        "read_at_once": pc.fill_null(pc.invert(is_late), fill_value=False),
+    }
 
 
 def _of_any(rows: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -68,6 +68,11 @@ class FoldState:
 
     - `group`: as described by the records so far; `incarnation`: its number; `was_removed`: it does not exist now;
     - `last_at`, `commit_tombstone_at` (ms): when the last operation and the last tombstone of a commit were written;
+    - `keys_since_gap`: the keys read since history began, or since a stop, while records may be missing, else None;
+      `gap_from` (ms): the operation before the stop, until a state is known after it; `doubted_at`: when (ms) the
+      records after it were read;
+    - `is_measured`: the newest generation was read from its beginning, and no record since then can be missing;
+      `seems_complete`: none of the group can, if its first records are its beginning, as they seem to be;
     - `partition_counts` by topic: the most partitions that were ever assigned or claimed;
     - `owners`: the last owner of each partition; `revoked`: partitions that the newest assignment of a cooperative
       group takes from their owners, which learn of it after the record;
@@ -80,8 +85,7 @@ class FoldState:
     - `waiting`: members whose pattern has not been resolved: whether each `joined` with it or `resubscribed` to it;
     - `is_converted`: the newest generation is the first after a change of protocol;
     - `unconfirmed`: members of whom nothing has been read since a stop of more than a day; `unsure_from`: the first
-      offset after it, until an epoch of confirmed members is read at once; `doubted_at`: when (ms) the records after
-      the last stop were read;
+      offset after it, until an epoch of confirmed members is read at once;
     - `unnamed`: topic ids that rows show instead of names, also if a name is found later;
     - `unexplained`: the newest assignment, until it is compared with its assignor's; not encoded, because it is never
       set at the end of a fold.
@@ -96,6 +100,11 @@ class FoldState:
     was_removed: bool = False
     last_at: int | None = None
     commit_tombstone_at: int | None = None
+    keys_since_gap: set[str] | None = field(default_factory=set)
+    gap_from: int | None = None
+    doubted_at: int | None = None
+    is_measured: bool = False
+    seems_complete: bool = False
     rows: OpenRows = field(default_factory=OpenRows)
     partition_counts: dict[str, int] = field(default_factory=dict)
     owners: dict[Partition, Owner] = field(default_factory=dict)
@@ -111,13 +120,13 @@ class FoldState:
     is_converted: bool = False
     unconfirmed: set[str] = field(default_factory=set)
     unsure_from: int | None = None
-    doubted_at: int | None = None
     unnamed: set[str] = field(default_factory=set)
     unexplained: Assignment | None = None
 
     def copy(self) -> FoldState:
         """Return a state that can be changed on its own."""
-        copied = replace(self, rows=self.rows.copy())
+        keys = None if self.keys_since_gap is None else self.keys_since_gap.copy()
+        copied = replace(self, rows=self.rows.copy(), keys_since_gap=keys)
         for name in _MUTABLE:
             setattr(copied, name, getattr(self, name).copy())
         return copied
@@ -127,7 +136,7 @@ class FoldState:
         self.group = Group()
         self.baseline = self.unexplained = None
         self.taken_over = 0
-        self.is_converted = False
+        self.is_converted = self.seems_complete = False
         self.unsure_from = None
         for name in _MUTABLE:
             getattr(self, name).clear()
@@ -154,6 +163,11 @@ def encode_state(state: FoldState) -> str:
         "was_removed": state.was_removed,
         "last_at": state.last_at,
         "commit_tombstone_at": state.commit_tombstone_at,
+        "keys_since_gap": None if state.keys_since_gap is None else sorted(state.keys_since_gap),
+        "gap_from": state.gap_from,
+        "doubted_at": state.doubted_at,
+        "is_measured": state.is_measured,
+        "seems_complete": state.seems_complete,
         "open": _open_values(state.rows),
         "counts": dict(sorted(state.partition_counts.items())),
         "owners": [[*place, one.identity, one.member_id, one.until] for place, one in state.owners.items()],
@@ -170,7 +184,6 @@ def encode_state(state: FoldState) -> str:
         "is_converted": state.is_converted,
         "unconfirmed": sorted(state.unconfirmed),
         "unsure_from": state.unsure_from,
-        "doubted_at": state.doubted_at,
         "unnamed": sorted(state.unnamed),
     }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
@@ -201,6 +214,11 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         was_removed=values.get("was_removed", False),
         last_at=values.get("last_at"),
         commit_tombstone_at=values.get("commit_tombstone_at"),
+        keys_since_gap=None if values.get("keys_since_gap") is None else set(values["keys_since_gap"]),
+        gap_from=values.get("gap_from"),
+        doubted_at=values.get("doubted_at"),
+        is_measured=values.get("is_measured", True),
+        seems_complete=values.get("seems_complete", False),
         rows=_open_rows(values.get("open", {})),
         partition_counts=values.get("counts", {}),
         owners={(topic, number): Owner(*rest) for topic, number, *rest in values.get("owners", ())},
@@ -219,7 +237,6 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         is_converted=values.get("is_converted", False),
         unconfirmed=set(values.get("unconfirmed", ())),
         unsure_from=values.get("unsure_from"),
-        doubted_at=values.get("doubted_at"),
         unnamed=set(values.get("unnamed", ())),
     )
     if version == 1:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from grouptrail.history.changes import Change
 from grouptrail.history.generation_rows import origin
+from grouptrail.history.group import Group
 from grouptrail.history.operations import Operation
 from grouptrail.history.reading import kind_of
 from grouptrail.history.rows import GroupStateRow
 from grouptrail.history.state import FoldState
+
+_FIRST = "history begins here: earlier states are not known"
+_AFTER_A_GAP = "compaction may have taken records before this was read: the states in between are not known"
 
 
 def update_state(
@@ -15,30 +19,32 @@ def update_state(
 ) -> None:
     """Bring the open row up to date; `previous_at` (ms) is when the operation before was written."""
     after, rows = change.after, state.rows
+    _end_before_gap(state, change)
     now = after.state
     if now is None:
         return
-    if now == "Stable" and rows.generation is not None and rows.generation.stable_at is None:
-        rows.update(rows.generation, stable_at=change.at)
+    if state.is_measured and (after.kind != "classic" or is_new):
+        note_stable(state, after, change.began_at)
+    # The one record of a classic group says all of it.
+    is_inferred = after.kind != "classic" and state.keys_since_gap is not None
     is_rebalance = after.kind == "classic" and is_new and after.generation != 0 and not change.is_conversion
-    note = None
-    if rows.state is None:
-        note = None if is_beginning else "history begins here: earlier states are not known"
-    elif is_rebalance:
-        _add_classic_rebalance(state, change, previous_at)
-    elif rows.state.state == now:
+    if rows.state is not None and rows.state.state == now and not is_rebalance:
         rows.update(rows.state, generation=after.generation, group_kind=after.kind)
+        if is_inferred and not state.seems_complete:
+            rows.update(rows.state, started_at=max(change.at, rows.state.started_at))
         return
-    else:
-        end_state(state, change.at)
-    began = change.boundary if now == "Empty" and after.kind == "classic" else change.at
-    not_before = change.operation[0].not_before
+    not_before, note = _beginning(state, change, is_beginning=is_beginning)
+    if is_rebalance and rows.state is not None:
+        _add_classic_rebalance(state, change, previous_at)
+    end_state(state, change.at)
+    state.gap_from = None
+    began = change.boundary if now == "Empty" and after.kind == "classic" else change.began_at
     rows.state = GroupStateRow(
         **origin(state, change.operation),
         generation=after.generation,
         group_kind=after.kind,
         state=now,
-        evidence="polled" if after.is_polled else "recorded",
+        evidence="polled" if after.is_polled else "inferred" if is_inferred else "recorded",
         not_before=None if not_before is None else min(not_before, began),
         started_at=began,
         note=note,
@@ -46,11 +52,43 @@ def update_state(
     rows.mark(rows.state)
 
 
+def _end_before_gap(state: FoldState, change: Change) -> None:
+    """End the state before a gap with what was read before it, unless a classic group shows that it lasted."""
+    if state.gap_from is None:
+        return
+    if change.before.kind == change.after.kind == "classic" and not change.may_hide_a_generation:
+        state.gap_from = None
+    else:
+        end_state(state, state.gap_from)
+
+
+def _beginning(state: FoldState, change: Change, *, is_beginning: bool) -> tuple[int | None, str | None]:
+    """Return the time (ms) before which a new state did not begin, if that is not exact, and a note."""
+    row, earliest = state.rows.state, change.operation[0].not_before
+    if change.is_beginning_open:
+        earliest = change.after.state_at
+    if state.gap_from is not None:
+        return max(state.gap_from, earliest or 0), _AFTER_A_GAP
+    if row is None:
+        return earliest, None if is_beginning else _FIRST
+    if row.evidence == "inferred" and not state.seems_complete:
+        return (row.started_at, _AFTER_A_GAP) if row.state == "Dead" else (row.not_before, row.note)
+    return earliest, None
+
+
+def note_stable(state: FoldState, group: Group, at: int) -> None:
+    """Record when the newest generation became stable, if the group is now, at a time (ms)."""
+    row = state.rows.generation
+    if row is not None and row.stable_at is None and group.state == "Stable":
+        state.rows.update(row, stable_at=at)
+
+
 def end_state(state: FoldState, at: int) -> None:
-    """End the open row, if there is one."""
+    """End the open row, if there is one: an inferred state may have ended at any time after it was seen."""
     row = state.rows.state
     if row is not None:
-        state.rows.close(row, ended_at=max(at, row.started_at))
+        is_moment = row.evidence == "inferred" and not state.seems_complete
+        state.rows.close(row, ended_at=row.started_at if is_moment else max(at, row.started_at))
         state.rows.state = None
 
 
@@ -62,7 +100,7 @@ def add_dead(state: FoldState, operation: Operation, note: str) -> None:
         generation=None,
         group_kind=state.group.kind or kind_of(last.type),
         state="Dead",
-        evidence="polled" if last.is_polled else "recorded",
+        evidence="polled" if last.is_polled else "recorded" if state.keys_since_gap is None else "inferred",
         not_before=last.not_before,
         started_at=last.at,
         note=note,
@@ -87,7 +125,7 @@ def _add_classic_rebalance(state: FoldState, change: Change, previous_at: int | 
         started_at=boundary,
     )
     state.rows.close(preparing, ended_at=boundary)
-    if after.members and after.state_at is not None:
+    if after.members and after.state_at is not None and not after.may_be_restart:
         completing = GroupStateRow(
             **origin(state, change.operation),
             generation=after.generation,
