@@ -7,15 +7,15 @@ batches. Start reading at `fold_group`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grouptrail.history.causes import is_beginning
 from grouptrail.history.changes import Change, change_of
 from grouptrail.history.endings import removal_note
 from grouptrail.history.evidence import REMOVALS, RemovalEvidence
-from grouptrail.history.gaps import note_gap
+from grouptrail.history.gaps import is_another_group, note_gap, only_described
 from grouptrail.history.generation_rows import begin_generation, count_partitions, describe_generation, end_generation
-from grouptrail.history.group import Group
+from grouptrail.history.group import Group, settled_by_epoch
 from grouptrail.history.membership_rows import (
     end_membership,
     note_early_members,
@@ -33,7 +33,7 @@ from grouptrail.history.rebalance_rows import (
     update_rebalance,
 )
 from grouptrail.history.rows import Row
-from grouptrail.history.state import FoldState
+from grouptrail.history.state import FoldState, Owner
 from grouptrail.history.state_rows import add_dead, end_state, update_state
 
 # Defaults of delete.retention.ms, and of group.consumer.max.session.timeout.ms with as much again for a restart.
@@ -110,8 +110,8 @@ class _Fold:
         if after.kind is None and state.group.kind is None and not _removes_a_group(operation):
             return
         settle_rebalances(state, at)
-        if _is_lower_generation(state.group, after):
-            self._end_incarnation(operation, REMOVALS[RemovalEvidence.LOWER_GENERATION])
+        if is_another_group(state, after, operation):
+            after = self._begin_again(after, operation)
         if state.group.kind is None and state.was_removed:
             # Even if this operation removes it again: in between it only had commits, which are not read here.
             state.incarnation, state.was_removed = state.incarnation + 1, False
@@ -120,6 +120,34 @@ class _Fold:
         else:
             self._update(change_of(state.group, after, operation))
         state.last_at = at
+
+    def _begin_again(self, after: Group, operation: Operation) -> Group:
+        """End a group whose removal was not read, and return the one after it without what was known before.
+
+        Members of which records were read since the gap may be those of the new group.
+        """
+        state, keys = self._state, self._state.keys_since_gap
+        note = REMOVALS[RemovalEvidence.LOWER_GENERATION]
+        if keys is None or after.kind == "classic":
+            self._end_incarnation(operation, note)
+            if after.kind != "classic":
+                return after
+            return apply_operation(Group(), operation, self._name_of, may_miss_records=keys is not None)
+        described = only_described(state.group, keys)
+        new = {name: row for name, row in state.rows.memberships.items() if row.record_offset >= state.gap_offset}
+        owned = {key: row for key, row in state.rows.ownership.items() if row.member_id in new}
+        old = {name: member for name, member in state.group.members.items() if name not in new}
+        state.group = replace(state.group, members=old)
+        self._end_incarnation(operation, note)
+        state.incarnation, state.was_removed = state.incarnation + 1, False
+        members = {name: member for name, member in described.members.items() if name in new}
+        state.group = replace(described, members=members, settled=settled_by_epoch(members.values()), generation=None)
+        state.rows.memberships, state.rows.ownership = new, owned
+        for row in (*new.values(), *owned.values()):
+            state.rows.update(row, incarnation=state.incarnation)
+        for row in owned.values():
+            state.owners[row.topic, row.partition] = Owner(row.instance_id or row.member_id, row.member_id, None)
+        return only_described(after, keys)
 
     def _doubt_members(self, operation: Operation) -> None:
         """Mark the members of a broker-assigned group as unconfirmed after a gap in the records.
@@ -234,16 +262,6 @@ class _Fold:
         state.gap_from = None
         state.was_removed = True
         state.forget_group()
-
-
-def _is_lower_generation(before: Group, after: Group) -> bool:
-    """Return whether the group was recreated and compaction removed the tombstone."""
-    return (
-        before.kind == after.kind
-        and before.generation is not None
-        and after.generation is not None
-        and after.generation < before.generation
-    )
 
 
 def _note_subscriptions(state: FoldState, change: Change) -> None:

@@ -69,8 +69,8 @@ class FoldState:
     - `group`: as described by the records so far; `incarnation`: its number; `was_removed`: it does not exist now;
     - `last_at`, `commit_tombstone_at` (ms): when the last operation and the last tombstone of a commit were written;
     - `keys_since_gap`: the keys read since history began, or since a stop, while records may be missing, else None;
-      `gap_from` (ms): the operation before the stop, until a state is known after it; `doubted_at`: when (ms) the
-      records after it were read;
+      `gap_from` (ms): the operation before the stop, until a state is known after it; `gap_offset`: the first offset
+      after it; `doubted_at`: when (ms) the records after it were read;
     - `is_measured`: the newest generation was read from its beginning, and no record since then can be missing;
       `seems_complete`: none of the group can, if its first records are its beginning, as they seem to be;
     - `partition_counts` by topic: the most partitions that were ever assigned or claimed;
@@ -102,6 +102,7 @@ class FoldState:
     commit_tombstone_at: int | None = None
     keys_since_gap: set[str] | None = field(default_factory=set)
     gap_from: int | None = None
+    gap_offset: int = 0
     doubted_at: int | None = None
     is_measured: bool = False
     seems_complete: bool = False
@@ -165,6 +166,7 @@ def encode_state(state: FoldState) -> str:
         "commit_tombstone_at": state.commit_tombstone_at,
         "keys_since_gap": None if state.keys_since_gap is None else sorted(state.keys_since_gap),
         "gap_from": state.gap_from,
+        "gap_offset": state.gap_offset,
         "doubted_at": state.doubted_at,
         "is_measured": state.is_measured,
         "seems_complete": state.seems_complete,
@@ -216,6 +218,7 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         commit_tombstone_at=values.get("commit_tombstone_at"),
         keys_since_gap=None if values.get("keys_since_gap") is None else set(values["keys_since_gap"]),
         gap_from=values.get("gap_from"),
+        gap_offset=values.get("gap_offset", 0),
         doubted_at=values.get("doubted_at"),
         is_measured=values.get("is_measured", True),
         seems_complete=values.get("seems_complete", False),
