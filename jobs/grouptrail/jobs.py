@@ -164,7 +164,7 @@ LOG_OFFSETS = ModuleJob(
 HISTORY = ModuleJob(
     name="history",
     about="reconstructs each group's generations, states, members, ownership and rebalances from its records",
-    reads=("ingest_progress", "offset_commits", "group_metadata", "group_records"),
+    reads=("ingest_progress", "offset_commits", "group_metadata", "group_records", "undecodable_records"),
     writes=(
         "generations",
         "group_states",

@@ -29,7 +29,7 @@ WITH events AS (
     'generation',
     generation,
     ended_at,
-    group_kind || coalesce(', ' || protocol, '') || ', ' || CAST(member_count AS STRING) || ' members, '
+    group_kind || coalesce(', ' || protocol, '') || ', ' || coalesce(CAST(member_count AS STRING), 'unknown') || ' members, '
       || coalesce(CAST(partition_count AS STRING), 'unknown') || ' partitions'
       || coalesce('; ' || assignment_note, '')
   FROM generations

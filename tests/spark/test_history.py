@@ -345,3 +345,21 @@ def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
         metric = f"kafka_consumer_group_{name}"
         assert figures(after, metric) == figures(found, metric)
     assert reader.read().not_ready is None
+
+
+def test_groups_whose_members_cannot_be_decoded_are_not_empty(warehouse: Warehouse, config: Config) -> None:
+    """Early-access KIP-848 of 3.7: the epochs can be decoded, the members cannot. A batch may hold nothing else."""
+    members = [(b"\0\5\0\7billing\0\1a", b"\0\0\0"), (b"\0\10\0\7billing\0\1a", b"\0\0\0")]
+    epochs = [(b"\0\3\0\7billing", b"\0\0\0\0\0\1\0"), (b"\0\6\0\7billing", b"\0\0\0\0\0\1\0")]
+    log = Log(warehouse, [members[:1], [*epochs, *members[1:]], [(b"\0\3\0\7billing", b"\0\0\0\0\0\2\0")]])
+    writer = batch_writer(config, warehouse)
+    for batch in range(3):
+        writer.process(log.land(batch), batch)
+    found = history(config)
+    assert found["group_states"] == []
+    assert [row["member_count"] for row in found["generations"]] == [None, None]
+    assert {row["cause"] for row in found["rebalances"]} == {"unknown"}
+    rebuild_on_driver(config)
+    assert history(config) == found
+    rebuild_with(config, warehouse)
+    assert history(config) == found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
-from grouptrail.history.evidence import CAUSES, COMPACTED_NOTE, ENDINGS, POLLED_NOTE, Evidence
+from grouptrail.history.evidence import CAUSES, COMPACTED_NOTE, ENDINGS, POLLED_NOTE, UNREADABLE_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
 from grouptrail.history.state import FoldState, TargetBaseline
@@ -159,6 +159,8 @@ def cause_of(rebalance: Rebalance) -> Cause:
     cause = concluded(_find(rebalance))
     if rebalance.change.after.is_polled:
         return with_doubt(cause, POLLED_NOTE)
+    if rebalance.change.before.lacks_records or rebalance.change.after.lacks_records:
+        return with_doubt(cause, UNREADABLE_NOTE)
     return with_doubt(cause, COMPACTED_NOTE) if rebalance.is_doubtful else cause
 
 
@@ -206,6 +208,8 @@ def _by_conversion(change: Change) -> Evidence:
 def _by_members(rebalance: Rebalance) -> Finding | None:
     """Return the first evidence that applies."""
     change = rebalance.change
+    if change.after.lacks_members:
+        return Finding(Evidence.MEMBERS_UNREADABLE)
     if not change.after.members:
         return Finding(Evidence.NO_MEMBERS, _endings(change.left, change))
     if rebalance.is_first or not change.before.members:

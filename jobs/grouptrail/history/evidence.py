@@ -25,6 +25,7 @@ class Evidence(Enum):
     EMPTY_GROUP_REPLACED = auto()
     EPOCHS_MISSING = auto()
     NO_MEMBERS = auto()
+    MEMBERS_UNREADABLE = auto()
     FIRST_MEMBERS = auto()
     FIRST_MEMBERS_READ = auto()
     MEMBERS_ADDED = auto()
@@ -133,6 +134,9 @@ CAUSES: dict[Evidence, Conclusion] = {
         "3.7 and newer",
     ),
     Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
+    Evidence.MEMBERS_UNREADABLE: Conclusion(
+        "unknown", "ambiguous", "no members that can be read, and a target or records that cannot be decoded"
+    ),
     Evidence.FIRST_MEMBERS: Conclusion(
         "group_started", "recorded", "members, and none in the record of the generation before"
     ),
@@ -498,6 +502,8 @@ REMOVALS: dict[RemovalEvidence, str] = {
 }
 
 POLLED_NOTE = "polled: all changes since the previous poll are shown as one rebalance"
+
+UNREADABLE_NOTE = "unless records of the group that could not be decoded show another reason"
 
 COMPACTED_NOTE = (
     "unless compaction took other records before this was read, such as those of the group's deletion and another's "

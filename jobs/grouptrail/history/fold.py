@@ -13,7 +13,7 @@ from grouptrail.history.causes import is_beginning
 from grouptrail.history.changes import Change, change_of
 from grouptrail.history.endings import removal_note
 from grouptrail.history.evidence import REMOVALS, RemovalEvidence
-from grouptrail.history.gaps import is_another_group, note_gap, only_described
+from grouptrail.history.gaps import is_another_group, note_gap, note_unreadable, only_described
 from grouptrail.history.generation_rows import begin_generation, count_partitions, describe_generation, end_generation
 from grouptrail.history.group import Group, settled_by_epoch
 from grouptrail.history.membership_rows import (
@@ -22,7 +22,7 @@ from grouptrail.history.membership_rows import (
     note_patterns,
     update_memberships,
 )
-from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, Operation, Record, operations
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, UNREADABLE, Operation, Record, operations
 from grouptrail.history.ownership_rows import give_up, update_ownership
 from grouptrail.history.reading import apply_operation
 from grouptrail.history.rebalance_rows import (
@@ -101,6 +101,9 @@ class _Fold:
         state, at = self._state, operation[-1].at
         if all(record.type == COMMIT_TOMBSTONE for record in operation):
             state.commit_tombstone_at = at
+            return
+        if operation[0].type == UNREADABLE:
+            note_unreadable(state, at)
             return
         if note_gap(state, operation):
             self._doubt_members(operation)

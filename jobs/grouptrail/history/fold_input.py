@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 RECORDS_AT_A_TIME = 256
 """How many rows to read at a time: a record of a classic group has all its members."""
 
-_RECORDS = ("group_metadata", "group_records", "offset_commits")
+_RECORDS = ("group_metadata", "group_records", "offset_commits", "undecodable_records")
+# What the history needs of a table that has other records, too: commits are of types 0 and 1.
+_OF_GROUPS = {
+    "offset_commits": "is_tombstone AND ",
+    "undecodable_records": "group_id IS NOT NULL AND key_type > 1 AND ",
+}
 # A worker of Spark converts and folds as many at a time; Spark's default would fill its memory.
 _RECORDS_A_BATCH = 2_048
 
@@ -35,7 +40,7 @@ def read_records(warehouse: Warehouse, covered: OffsetRanges) -> pa.Table | None
     """Return the groups' records in these ranges; None if the driver has no room for them."""
     batches: list[pa.RecordBatch] = []
     size = 0
-    for table in _RECORDS:
+    for table in _tables(covered):
         for records in _read(warehouse, table, f"({_condition(table, covered.condition(datafusion_literal))})"):
             batches.append(records)
             size += records.nbytes
@@ -100,14 +105,19 @@ def _read(warehouse: Warehouse, table: str, condition: str) -> Iterator[pa.Recor
 
 def _frames(warehouse: Warehouse, covered: OffsetRanges) -> dict[str, DataFrame]:
     """Return the rows of each table that has records of groups."""
-    tables = [table for table in _RECORDS if covered.group_records or table != "group_records"]
     return {
-        table: covered.rows(warehouse.table(table).dataframe()).where(_condition(table, "true")) for table in tables
+        table: covered.rows(warehouse.table(table).dataframe()).where(_condition(table, "true"))
+        for table in _tables(covered)
     }
 
 
+def _tables(covered: OffsetRanges) -> list[str]:
+    rare = {"group_records": covered.group_records, "undecodable_records": covered.undecodable_records}
+    return [table for table in _RECORDS if rare.get(table, 1)]
+
+
 def _condition(table: str, in_ranges: str) -> str:
-    return f"is_tombstone AND ({in_ranges})" if table == "offset_commits" else in_ranges
+    return f"{_OF_GROUPS.get(table, '')}({in_ranges})"
 
 
 def _converted(rows: DataFrame, table: str) -> DataFrame:

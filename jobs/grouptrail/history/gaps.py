@@ -14,7 +14,7 @@ from grouptrail.history.group import Group, settled_by_epoch
 from grouptrail.history.operations import Operation
 from grouptrail.history.rebalance_rows import end_rebalance
 from grouptrail.history.state import FoldState
-from grouptrail.history.state_rows import note_stable
+from grouptrail.history.state_rows import end_state, note_stable
 
 
 def note_gap(state: FoldState, operation: Operation) -> bool:
@@ -33,6 +33,14 @@ def note_gap(state: FoldState, operation: Operation) -> bool:
     if state.keys_since_gap is not None:
         _look_for_the_end(state, operation, state.keys_since_gap)
     return is_after_stop
+
+
+def note_unreadable(state: FoldState, at: int) -> None:
+    """Note a record of the group that could not be decoded: what it changed is not known, from then on (ms)."""
+    state.group = replace(state.group, lacks_records=True)
+    end_state(state, at)
+    state.gap_from = state.last_at = at
+    state.is_measured = False
 
 
 def _look_for_the_end(state: FoldState, operation: Operation, known: set[str]) -> None:

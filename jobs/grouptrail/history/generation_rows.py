@@ -87,7 +87,7 @@ def describe_generation(state: FoldState) -> None:
         protocol_type=group.protocol_type,
         protocol=group.assignor,
         leader=group.leader,
-        member_count=len(group.members),
+        member_count=None if group.lacks_members else len(group.members),
         members=[_member_values(member, assigned[name]) for name, member in sorted(group.members.items())]
         if is_assigned
         else None,

@@ -70,6 +70,7 @@ class Group:
     `topic_ids` are the ids of assigned topics by name. `has_tasks`: a streams group had tasks assigned at some time,
     so that its topology was valid; 4.1 does not write which topology is.
     `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
+    `lacks_records`: records of it could not be decoded, so that it may have members that are not known.
     `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
     then the number of changes that polls showed. `read_late_at`: that of its newest generation's record.
     `may_be_restart`: the record of a classic group's generation may be the one that a static member's return wrote in
@@ -96,6 +97,7 @@ class Group:
     regexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     settled: Mapping[int, int] = field(default_factory=dict)
     keeps_back: bool = False
+    lacks_records: bool = False
     is_polled: bool = False
     read_late_at: int | None = None
     may_be_restart: bool = False
@@ -110,11 +112,24 @@ class Group:
         """The state as Kafka derives it; None while too little is known."""
         if self.kind is None or self.generation is None:
             return None
+        if self.lacks_members:
+            return None
         if not self.members:
             return "Empty"
         if self.kind in ("classic", "share"):
             return "Stable"
         return self._reconciliation()
+
+    @property
+    def lacks_members(self) -> bool:
+        """Whether it has members, as far as is known, and none of them is known.
+
+        No target is computed for an epoch without members.
+        """
+        is_assigned = self.kind not in (None, "classic") and 0 < (self.generation or 0) <= (
+            self.assignment_epoch or 0
+        )
+        return not self.members and (self.lacks_records or is_assigned)
 
     @property
     def assignor(self) -> str | None:

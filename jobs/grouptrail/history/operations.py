@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 CLASSIC = "GroupMetadata"
 COMMIT_TOMBSTONE = "OffsetCommit"
+UNREADABLE = "Unreadable"
+"""The type of a record of a group that could not be decoded: a layout of an early release, or of a later one."""
 
 _KINDS = ("ConsumerGroup", "ShareGroup", "StreamsGroup")
 
@@ -102,7 +104,7 @@ class _OperationBuilder:
             return False
         if record.is_polled or last.is_polled:
             return record.is_polled and last.is_polled
-        if COMMIT_TOMBSTONE in (record.type, last.type):
+        if {COMMIT_TOMBSTONE, UNREADABLE} & {record.type, last.type}:
             return False
         if CLASSIC in (record.type, last.type):
             # A downgrade ends with the classic group's value, an upgrade begins with its tombstone.

@@ -68,7 +68,8 @@ def _without_part(group: Group, kind: Kind, part: str) -> Group:
 
 
 def _of_kind(group: Group, kind: Kind) -> Group:
-    return group if group.kind == kind else Group(kind=kind, protocol_type=kind)
+    lacks_records = group.kind is None and group.lacks_records
+    return group if group.kind == kind else Group(kind=kind, protocol_type=kind, lacks_records=lacks_records)
 
 
 def _without(group: Group, kind: Kind) -> Group:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.history.arrow_json import json_objects, to_json
-from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
+from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, UNREADABLE
 from grouptrail.history.tasks import INPUT_SCHEMA, POSITIONS, STATE_OFFSET
 from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.schema import ADMIN
@@ -41,6 +42,7 @@ COLUMNS = {
     "group_metadata": (*_OF_GROUP, "is_tombstone", *_PLAIN, "state_at", "members"),
     "group_records": (*_OF_GROUP, "record_type", "member_id", "key_json", "value_json"),
     "offset_commits": _ORIGIN,
+    "undecodable_records": _ORIGIN,
     POSITIONS: ("record_partition", "group_id", "state"),
 }
 """The columns of each table that `converter` needs."""
@@ -49,15 +51,18 @@ COLUMNS = {
 def converter(table: str) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that converts rows with the `COLUMNS` of a table.
 
-    Rows of `offset_commits` must be tombstones, which show whether a removed group had offsets. Those of
-    `history_positions` are saved states, which sort before the records of their groups.
+    Rows of `offset_commits` must be tombstones, which show whether a removed group had offsets; those of
+    `undecodable_records` must be of groups' records. Rows of `history_positions` are saved states, which sort before
+    the records of their groups.
     """
-    convert = {
+    converters: dict[str, Callable[[pa.RecordBatch], dict[str, pa.Array]]] = {
         "group_metadata": _classic_records,
         "group_records": _other_records,
-        "offset_commits": _commit_tombstones,
+        "offset_commits": partial(_without_body, COMMIT_TOMBSTONE),
+        "undecodable_records": partial(_without_body, UNREADABLE),
         POSITIONS: _saved_states,
-    }[table]
+    }
+    convert = converters[table]
 
     def converted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
@@ -94,8 +99,8 @@ def _other_records(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     }
 
 
-def _commit_tombstones(rows: pa.RecordBatch) -> dict[str, pa.Array]:
-    return {**_of_any(rows), "type": pa.repeat(COMMIT_TOMBSTONE, len(rows))}
+def _without_body(type_: str, rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    return {**_of_any(rows), "type": pa.repeat(type_, len(rows))}
 
 
 def _saved_states(rows: pa.RecordBatch) -> dict[str, pa.Array]:

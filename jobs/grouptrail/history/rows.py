@@ -61,7 +61,7 @@ class GenerationRow(Row):
     protocol_type: str = ""
     protocol: str | None = None
     leader: str | None = None
-    member_count: int = 0
+    member_count: int | None = 0
     members: list[Values] | None = None
     partition_count: int | None = None
     skew: int | None = None

@@ -22,11 +22,13 @@ def update_state(
     _end_before_gap(state, change)
     now = after.state
     if now is None:
+        if after.lacks_members:
+            end_state(state, change.at)
         return
     if state.is_measured and (after.kind != "classic" or is_new):
         note_stable(state, after, change.began_at)
     # The one record of a classic group says all of it.
-    is_inferred = after.kind != "classic" and state.keys_since_gap is not None
+    is_inferred = after.kind != "classic" and (state.keys_since_gap is not None or after.lacks_records)
     is_rebalance = after.kind == "classic" and is_new and after.generation != 0 and not change.is_conversion
     if rows.state is not None and rows.state.state == now and not is_rebalance:
         rows.update(rows.state, generation=after.generation, group_kind=after.kind)
@@ -56,7 +58,7 @@ def _end_before_gap(state: FoldState, change: Change) -> None:
     """End the state before a gap with what was read before it, unless a classic group shows that it lasted."""
     if state.gap_from is None:
         return
-    if change.before.kind == change.after.kind == "classic" and not change.may_hide_a_generation:
+    if change.before.kind == change.after.kind == "classic" and not change.may_hide_a_generation and state.rows.state:
         state.gap_from = None
     else:
         end_state(state, state.gap_from)

@@ -198,9 +198,14 @@ def _described(found: Row) -> Iterator[Block]:
         return
     yield from map(Line, _head(found))
     yield Line()
-    yield _members(found) if found["members"] else Line("no members")
+    yield _members(found) if found["members"] else Line(_no_members(found["generations"]))
     yield Line()
     yield from _generations(found["generations"])
+
+
+def _no_members(generations: list[Row]) -> str:
+    is_known = generations[0]["member_count"] is not None
+    return "no members" if is_known else "no members that can be decoded: docs/undecodable.md"
 
 
 def _head(found: Row) -> Iterator[str]:

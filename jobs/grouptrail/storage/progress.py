@@ -29,7 +29,7 @@ Ends = Mapping[str | None, Mapping[int, int]]
 
 RANGE_COLUMNS = (
     *("record_partition", "start_offset", "end_offset", "last_stable_offset", "earliest_record_at"),
-    *("latest_record_at", "group_metadata", "group_records", "batch_id", "landed_at"),
+    *("latest_record_at", "group_metadata", "group_records", "undecodable_records", "batch_id", "landed_at"),
 )
 
 
@@ -64,7 +64,8 @@ class OffsetRanges:
     """Decoded offsets by partition [start, end), and the times of their records.
 
     `complete_to` is by partition and as for `operations`; `newest_batch` is the decode job's batch number.
-    `classic_records` and `group_records`: how many rows of `group_metadata` and `group_records` they are.
+    `classic_records`, `group_records` and `undecodable_records`: how many rows of `group_metadata` and of the tables
+    of these names they are.
     """
 
     ranges: dict[int, tuple[int, int]]
@@ -73,6 +74,7 @@ class OffsetRanges:
     latest: datetime | None
     classic_records: int
     group_records: int
+    undecodable_records: int
     newest_batch: int
 
     @classmethod
@@ -92,13 +94,14 @@ class OffsetRanges:
             latest=pc.max(rows["latest_record_at"]).as_py(),
             classic_records=pc.sum(rows["group_metadata"]).as_py() or 0,
             group_records=pc.sum(rows["group_records"]).as_py() or 0,
+            undecodable_records=pc.sum(rows["undecodable_records"]).as_py() or 0,
             newest_batch=max(((row["landed_at"], row["batch_id"]) for row in batches), default=(None, -1))[1],
         )
 
     @property
     def of_groups(self) -> int:
-        """How many records of groups there are, commits aside."""
-        return self.classic_records + self.group_records
+        """How many records of groups there are at most, commits aside."""
+        return self.classic_records + self.group_records + self.undecodable_records
 
     def condition(self, literal: Callable[[Value], str]) -> str:
         """Return an SQL condition on rows of a decoded table: their records are in these ranges."""
