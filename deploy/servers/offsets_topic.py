@@ -29,13 +29,14 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Record:
-    """One record of `__consumer_offsets`, undecoded."""
+    """One record of `__consumer_offsets`, undecoded; `leader_epoch` is that of the leader that wrote it, if known."""
 
     partition: int
     offset: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+    leader_epoch: int | None = None
 
     @property
     def type(self) -> int | None:
@@ -161,5 +162,5 @@ def read_records(
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             check_deadline()
             for batch in consumer.poll(timeout_ms=200).values():
-                records += (Record(r.partition, r.offset, r.timestamp, r.key, r.value) for r in batch)
+                records += (Record(r.partition, r.offset, r.timestamp, r.key, r.value, r.leader_epoch) for r in batch)
     return sorted(records, key=lambda record: (record.partition, record.offset))

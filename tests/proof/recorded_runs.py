@@ -311,6 +311,7 @@ def group_records(broker: Broker) -> dict[str, tuple[int, list[Record]]]:
         table, row = decode_row(one.key, one.value)
         record = _record(one.offset, one.timestamp_ms, table, row)
         if record is not None:
+            record = record._replace(leader_epoch=one.leader_epoch)
             found.setdefault(row["group_id"], (one.partition, []))[1].append(record)
     return found
 

@@ -80,7 +80,9 @@ def _of_run(run: Run, partition: int, records: Iterable[Record]) -> dict[str, An
             for step in run.steps
         ],
         "partition": partition,
-        "records": [[one.offset, one.at, one.type, one.name, _without_bytes(one.body)] for one in records],
+        "records": [
+            [one.offset, one.at, one.type, one.name, _without_bytes(one.body), one.leader_epoch] for one in records
+        ],
     }
 
 
@@ -97,10 +99,14 @@ def _without_bytes(value: Any) -> Any:
 
 def _load(path: Path) -> Recording:
     values = json.loads(gzip.decompress(path.read_bytes()))
-    records = {
-        run["group_id"]: (run["partition"], [Record(*one) for one in run["records"]]) for run in values["runs"]
-    }
+    records = {run["group_id"]: (run["partition"], list(map(_record, run["records"]))) for run in values["runs"]}
     return Recording(values["version"], [_run(run) for run in values["runs"]], records, values["names"])
+
+
+def _record(values: list[Any]) -> Record:
+    """Return a record; earlier recordings do not have the epoch of its leader."""
+    offset, at, kind, name, body, *epoch = values
+    return Record(offset, at, kind, name, body, leader_epoch=epoch[0] if epoch else None)
 
 
 def _run(values: dict[str, Any]) -> Run:

@@ -92,9 +92,11 @@ def test_row_schema_is_the_contract_without_what_a_decoder_cannot_know(name: str
     """As an Arrow schema and as Spark DDL; `own_columns` also omits what is copied from the record."""
     columns = [column.name for column in tables()[name].columns]
     assert columns[4:6] == ["source", "not_before"]
-    decoded = [column for column in columns[6:] if column != "read_at"]
+    decoded = [column for column in columns[6:] if column not in ("read_at", "is_gapless")]
     assert row_schema(name).names == [*columns[1:4], *decoded]
-    assert own_columns(name).names == [column for column in decoded if column != "is_transactional"]
+    assert own_columns(name).names == [
+        column for column in decoded if column not in ("is_transactional", "partition_leader_epoch")
+    ]
     assert row_ddl(name).startswith("`record_partition` int, `record_offset` bigint, `record_at` timestamp, ")
     assert row_ddl(name).count("`") == 2 * len(row_schema(name))
 

@@ -45,6 +45,7 @@ def test_fuzz_decode_every_record_becomes_one_row_with_its_bytes() -> None:
             "key": [key for key, _ in records],
             "value": [value for _, value in records],
             "is_transactional": [None] * len(records),
+            "partition_leader_epoch": [None] * len(records),
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=RECORD_SCHEMA)
         found = {}
@@ -139,7 +140,7 @@ def test_fuzz_segments_damaged_files_are_read_without_error_and_no_record_is_inv
         records = list(read_partition([path], found))
         offsets = [offset for offset, *_ in records]
         assert offsets == sorted(set(offsets))
-        for _, _, key, value, _ in records:
+        for _, _, key, value, *_ in records:
             assert (key or b"").startswith(b"key-")
             assert value == b"value" * 10
         if not damages and not rest:

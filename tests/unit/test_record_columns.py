@@ -76,7 +76,7 @@ def rows(content: bytes, offset: int = 0, aborted: Iterable[Aborted] = ()) -> tu
         (
             record["record_offset"],
             round(record["record_at"].timestamp() * 1000),
-            *(record[name] for name in ("key", "value", "is_transactional")),
+            *(record[name] for name in ("key", "value", "is_transactional", "partition_leader_epoch")),
         )
         for record in records
     ], found.next_offset
@@ -86,7 +86,8 @@ def one_by_one(content: bytes) -> list[Any]:
     """Return what kafka-python reads."""
     found, batches = [], MemoryRecords(content)
     while (one := batches.next_batch()) is not None:
-        found += [(record.offset, record.timestamp, record.key, record.value, one.is_transactional) for record in one]
+        of_batch = (one.is_transactional, one.leader_epoch if one.leader_epoch >= 0 else None)
+        found += [(record.offset, record.timestamp, record.key, record.value, *of_batch) for record in one]
     return found
 
 
@@ -127,8 +128,8 @@ def test_fetched_old_message_formats_are_read_beside_the_current_one(magic: int,
     found, following = rows(content)
     times = [NOW + offset if magic else 0 for offset in range(3)]
     assert [(offset, *others) for offset, _, *others in found] == [
-        *((offset, b"key", None, False) for offset in range(3)),
-        (3, b"new", b"value", True),
+        *((offset, b"key", None, False, None) for offset in range(3)),
+        (3, b"new", b"value", True, 0),
     ]
     assert [time for _, time, *_ in found[:3]] == times
     assert following == 4
@@ -140,6 +141,15 @@ def test_fetched_batch_that_begins_before_the_offset_yields_the_rest() -> None:
     found, following = rows(content[:-1], offset=6)
     assert [(offset, key) for offset, _, key, *_ in found] == [(6, b"b"), (7, b"c")]
     assert following == 8
+
+
+def test_fetched_records_have_the_epoch_of_the_leader_that_wrote_them() -> None:
+    """The broker writes it into the header of the batch, outside the CRC; -1: it was not known."""
+    one, two, three = (bytearray(batch(offset, [(b"a", b"")] * 2)) for offset in (0, 2, 4))
+    for built, epoch in ((one, 3), (two, -1), (three, 4)):
+        built[12:16] = epoch.to_bytes(4, "big", signed=True)
+    found, _ = rows(bytes(one + two + three))
+    assert [epoch for *_, epoch in found] == [3, 3, None, None, 4, 4]
 
 
 def test_fetched_transactions_yield_committed_records_only() -> None:
@@ -156,7 +166,7 @@ def test_fetched_transactions_yield_committed_records_only() -> None:
         ]
     )
     found, following = rows(content, aborted=[Aborted(7, 1)])
-    assert [(key, in_transaction) for _, _, key, _, in_transaction in found] == [
+    assert [(key, in_transaction) for _, _, key, _, in_transaction, _ in found] == [
         (b"plain", False),
         (b"other", True),
         (b"again", True),

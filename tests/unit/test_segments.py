@@ -63,7 +63,7 @@ def read(*paths: Path) -> tuple[list[int], SegmentSummary]:
     """Return the offsets that were read and the summary; each record must be the one written at its offset."""
     found = SegmentSummary()
     records = list(read_partition(paths, found))
-    for offset, time, key, value, _ in records:
+    for offset, time, key, value, *_ in records:
         assert (time, key, value) == (1_700_000_000_000 + offset, b"key-%d" % offset, b"value" * 40)
     return [offset for offset, *_ in records], found
 
@@ -79,7 +79,9 @@ def test_read_partition_every_compression_codec_is_read(segment: Segment, codec:
 def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     builder.append(0, 7, b"key", None, [])
-    assert list(read_partition([segment(bytes(builder.build()))], SegmentSummary())) == [(0, 7, b"key", None, False)]
+    assert list(read_partition([segment(bytes(builder.build()))], SegmentSummary())) == [
+        (0, 7, b"key", None, False, 0)
+    ]
 
 
 def test_read_partition_returns_only_committed_transactions(segment: Segment) -> None:
@@ -88,7 +90,7 @@ def test_read_partition_returns_only_committed_transactions(segment: Segment) ->
     second = segment(marker(5, 8, ABORT), batch(6, producer=8), marker(7, 7, COMMIT), batch(8), first=5)
     found = SegmentSummary()
     records = sorted(read_partition([first, second], found))
-    assert [(offset, in_transaction) for offset, *_, in_transaction in records] == [
+    assert [(offset, in_transaction) for offset, *_, in_transaction, _ in records] == [
         (0, False),
         (1, True),
         (2, True),
@@ -217,7 +219,7 @@ def test_read_partition_batch_above_the_limit_is_a_fault_and_the_next_ones_are_r
 
 def test_arrow_batches_of_large_records_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "_BYTES_A_BATCH", 250)
-    records = [(offset, 0, b"k" * 50, b"v" * 50, offset == 3) for offset in range(7)]
+    records = [(offset, 0, b"k" * 50, b"v" * 50, offset == 3, None) for offset in range(7)]
     batches = list(ingest._arrow(3, records))
     assert [len(part) for part in batches] == [3, 3, 1]
     rows = [row for part in batches for row in part.to_pylist()]

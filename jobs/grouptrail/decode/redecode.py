@@ -45,7 +45,10 @@ def _redecode(warehouse: Warehouse, cluster: str, source: str | None, max_record
     records = (
         undecodable.all_clusters()
         .where((F.col("cluster") == cluster) & F.col("source").eqNullSafe(F.lit(source)))
-        .withColumn("is_transactional", F.lit(None).cast("boolean"))  # not kept with undecodable records
+        # Not kept with undecodable records.
+        .withColumns(
+            {"is_transactional": F.lit(None).cast("boolean"), "partition_leader_epoch": F.lit(None).cast("int")}
+        )
         .select(*RECORD_COLUMNS, F.col("record_key").alias("key"), F.col("record_value").alias("value"))
     )
     moved = 0
@@ -53,7 +56,7 @@ def _redecode(warehouse: Warehouse, cluster: str, source: str | None, max_record
         origin = {"cluster": F.lit(cluster), "source": F.lit(source).cast("string")}
         origin["not_before"] = F.lit(None).cast("timestamp")  # only polled rows have one, and they are decodable
         if table.name != COMMITS:
-            origin["read_at"] = F.current_timestamp()
+            origin |= {"read_at": F.current_timestamp(), "is_gapless": F.lit(None).cast("boolean")}
         decoded = (
             records.mapInArrow(rows_of(table.name, max_record_bytes), row_ddl(table.name))
             .withColumns(origin)

@@ -10,11 +10,12 @@ from grouptrail import contracts
 from grouptrail.storage.schema import table_schema
 
 COMMITS = "offset_commits"
-RARE_TABLES = ("group_metadata", "group_records", "undecodable_records")
+OF_GROUPS = ("group_metadata", "group_records")
+RARE_TABLES = (*OF_GROUPS, "undecodable_records")
 TABLES = (COMMITS, *RARE_TABLES)
-RECORD_COLUMNS = ("record_partition", "record_offset", "record_at", "is_transactional")
-"""Columns that are copied from the record; only `offset_commits` has the last one."""
-UNDECODED = ("cluster", "source", "not_before", "read_at")
+RECORD_COLUMNS = ("record_partition", "record_offset", "record_at", "is_transactional", "partition_leader_epoch")
+"""Columns that are copied from the record; only `offset_commits` has the fourth, only groups' tables the fifth."""
+UNDECODED = ("cluster", "source", "not_before", "read_at", "is_gapless")
 """Columns that a decoder cannot know."""
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grouptrail.console.progress import Log
 from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.progress import batch_progress, summary
-from grouptrail.decode.schema import COMMITS, RARE_TABLES, row_ddl
+from grouptrail.decode.schema import COMMITS, OF_GROUPS, RARE_TABLES, row_ddl
 from grouptrail.decode.tasks import (
     BY_TASK,
     BatchReport,
@@ -72,11 +73,13 @@ class DecodeBatchWriter:
         started = time.monotonic()
         once = Once(self._app(), batch)
         start, end = self._end_offsets(batch - 1), self._end_offsets(batch)
+        ranges = self._ranges(start, end)
         report = write_records(
-            self._read(self._ranges(start, end)),
+            self._read(ranges),
             self._warehouse,
             once,
             max_record_bytes=self._max_record_bytes(batch),
+            ranges=ranges,
         )
         progress = list(batch_progress(report.counts, start=start, end=end, bounds=self._known_bounds()))
         append_progress(self._warehouse, progress, once)
@@ -193,12 +196,18 @@ def in_tasks(spark: SparkSession, reader: RecordReader, ranges: Ranges) -> TaskR
 
 
 def write_records(
-    records: Records, warehouse: Warehouse, once: Once, *, max_record_bytes: int, source: str | None = None
+    records: Records,
+    warehouse: Warehouse,
+    once: Once,
+    *,
+    max_record_bytes: int,
+    source: str | None = None,
+    ranges: Ranges | None = None,
 ) -> BatchReport:
     """Decode records and append each to its table.
 
     Each append is done once for a `once`, which must always have the same records and the same `max_record_bytes`.
-    `source` is the column's value.
+    `source` is the column's value, `ranges` are all offsets that were read, if that is known.
     """
 
     def append(table: str, rows: Rows, shared: Mapping[str, Any]) -> None:
@@ -207,9 +216,35 @@ def write_records(
     shared = {"source": source}
     report = records.append_commits(lambda rows: append(COMMITS, rows, shared), max_record_bytes)
     with_time = {**shared, "read_at": datetime.now(UTC)}
+    gapless = _gapless(report, ranges or {})
     for table, rows in records.rare_rows(report, max_record_bytes).items():
-        append(table, rows, with_time)
+        marked = _with_gapless(rows, gapless) if ranges and table in OF_GROUPS else rows
+        append(table, marked, with_time if marked is not rows else {**with_time, "is_gapless": None})
     return report
+
+
+def _gapless(report: BatchReport, ranges: Ranges) -> list[int]:
+    """Return the partitions of which every offset has a record."""
+    counted = {partition: sum(counts.rows.values()) for partition, counts in report.counts.items()}
+    return [partition for partition, (start, end) in ranges.items() if counted.get(partition) == end - start]
+
+
+def _with_gapless(rows: Rows, partitions: list[int]) -> Rows:
+    """Return rows with the column `is_gapless`."""
+
+    def column(some: pa.Table | pa.RecordBatch) -> pa.Array:
+        return pc.is_in(some["record_partition"], pa.array(partitions, pa.int32()))
+
+    if isinstance(rows, pa.Table):
+        return rows.append_column("is_gapless", column(rows))
+    assert isinstance(rows, TaskRows)
+    function = rows.function
+
+    def marked(given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for some in function(given):
+            yield pa.RecordBatch.from_arrays([*some.columns, column(some)], names=[*some.schema.names, "is_gapless"])
+
+    return TaskRows(rows.records, marked, f"{rows.ddl}, `is_gapless` boolean")
 
 
 def append_progress(warehouse: Warehouse, progress: Sequence[Mapping[str, Any]], once: Once) -> None:

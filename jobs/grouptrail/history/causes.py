@@ -9,7 +9,7 @@ from typing import NamedTuple
 from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
 from grouptrail.history.evidence import CAUSES, COMPACTED_NOTE, ENDINGS, POLLED_NOTE, UNREADABLE_NOTE, Evidence
-from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
+from grouptrail.history.group import Group, Member, Partition, PartitionCount, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
 from grouptrail.history.state import FoldState, TargetBaseline
 
@@ -25,11 +25,12 @@ class Finding(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """A cause, its certainty (recorded, likely, ambiguous), and a note on the alternatives."""
+    """A cause, its certainty (recorded, likely, ambiguous), a note on the alternatives, and the evidence for it."""
 
     name: str
     certainty: str
     note: str | None
+    evidence: Evidence
 
 
 @dataclass(frozen=True)
@@ -167,14 +168,14 @@ def cause_of(rebalance: Rebalance) -> Cause:
 def with_doubt(cause: Cause, note: str) -> Cause:
     """Return the cause with a reason why it is not certain."""
     certainty = "likely" if cause.certainty == "recorded" else cause.certainty
-    return Cause(cause.name, certainty, f"{cause.note}; {note}" if cause.note else note)
+    return cause._replace(certainty=certainty, note=f"{cause.note}; {note}" if cause.note else note)
 
 
 def concluded(finding: Finding) -> Cause:
     """Return the cause that evidence proves; the note names the alternatives."""
     conclusion = CAUSES[finding.evidence]
     parts = [part for part in (finding.detail, conclusion.otherwise) if part]
-    return Cause(conclusion.cause, conclusion.certainty, ", ".join(parts) or None)
+    return Cause(conclusion.cause, conclusion.certainty, ", ".join(parts) or None, finding.evidence)
 
 
 def _find(rebalance: Rebalance) -> Finding:
@@ -375,18 +376,29 @@ def _by_metadata(before: Group, after: Group) -> Finding:
     had, has = before.partition_counts, after.partition_counts
     if had is not None and has is None:
         return Finding(Evidence.METADATA_HASH_INTRODUCED, "the first since the broker was upgraded to 4.1 or newer")
-    if had is not None and has is not None:
-        added = {has[topic_id][0] for topic_id in has.keys() - had.keys()}
-        gone = {had[topic_id][0] for topic_id in had.keys() - has.keys()}
-        if remade := added & gone:
-            return Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated")
-        if added:
-            return Finding(Evidence.COUNTED_TOPICS_ADDED, _listed(added))
-        if gone:
-            return Finding(Evidence.COUNTED_TOPICS_GONE, _listed(gone))
-        if grown := [name for topic_id, (name, count) in has.items() if count > had[topic_id][1]]:
-            return Finding(Evidence.PARTITION_COUNTS_GREW, f"of {_listed(grown)}")
-    return Finding(Evidence.METADATA_DIFFERS, "partitions, topics or racks changed: the next assignment shows which")
+    by_counts = None if had is None or has is None else _by_counts(had, has)
+    return by_counts or Finding(
+        Evidence.METADATA_DIFFERS, "partitions, topics or racks changed: the next assignment shows which"
+    )
+
+
+def _by_counts(had: Mapping[str, PartitionCount], has: Mapping[str, PartitionCount]) -> Finding | None:
+    """Compare topics by id."""
+    added = {has[topic_id].topic for topic_id in has.keys() - had.keys()}
+    gone = {had[topic_id].topic for topic_id in had.keys() - has.keys()}
+    if remade := added & gone:
+        return Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated")
+    if added:
+        return Finding(Evidence.COUNTED_TOPICS_ADDED, _listed(added))
+    if gone:
+        return Finding(Evidence.COUNTED_TOPICS_GONE, _listed(gone))
+    if grown := [one.topic for topic_id, one in has.items() if one.partitions > had[topic_id].partitions]:
+        return Finding(Evidence.PARTITION_COUNTS_GREW, f"of {_listed(grown)}")
+    others = [one.topic for topic_id, one in has.items() if one == had[topic_id]._replace(racks=one.racks)]
+    if len(others) == len(has):
+        moved = [one.topic for topic_id, one in has.items() if one.racks != had[topic_id].racks]
+        return Finding(Evidence.RACKS_DIFFER, f"of the replicas of {_listed(moved)}")
+    return None
 
 
 def _of_streams_epoch(change: Change) -> Finding:

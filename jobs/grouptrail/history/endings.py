@@ -12,6 +12,12 @@ from grouptrail.history.operations import Operation
 # A member that outlives its rebalance timeout got a new timer from another coordinator, and may then leave by itself.
 _LONGEST_TIMER_DELAY_MS = 1_000
 
+# How far the clocks of two coordinators may be apart.
+_LARGEST_SKEW_MS = 10_000
+
+# The default of group.consumer.min.session.timeout.ms.
+_SHORTEST_SESSION_MS = 45_000
+
 
 class Ending(NamedTuple):
     """How a membership ended, as far as the log shows, and the evidence for it."""
@@ -27,7 +33,10 @@ def ending(member: Member, change: Change) -> Ending:
     if before.kind == "classic":
         return _classic_ending(member, before, after)
     if member.epoch == AWAY_EPOCH:
-        return _concluded(EndingEvidence.STATIC_WAS_AWAY)
+        away_ms = change.at - (member.away_since or change.at)
+        is_long = member.away_since is None or away_ms >= _SHORTEST_SESSION_MS
+        evidence = EndingEvidence.STATIC_WAS_AWAY if is_long else EndingEvidence.STATIC_WAS_AWAY_SHORTLY
+        return _concluded(evidence, since=f" {away_ms} ms before" if member.away_since is not None else "")
     timeout = member.rebalance_timeout_ms
     if member.unrevoked_since is not None and timeout:
         late_ms = change.at - member.unrevoked_since - timeout
@@ -46,11 +55,14 @@ def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
     rebalance = member.rebalance_timeout_ms if (member.rebalance_timeout_ms or -1) >= 0 else session
     assert rebalance is not None
     elapsed = after.state_at - before.join_ended_at
-    if 0 <= elapsed < min(session, rebalance):
+    is_same_clock = before.leader_epoch is not None and before.leader_epoch == after.leader_epoch
+    if 0 <= elapsed < min(session, rebalance) - (0 if is_same_clock else _LARGEST_SKEW_MS):
         return _concluded(EndingEvidence.WITHIN_TIMEOUTS, elapsed=elapsed, session=session, rebalance=rebalance)
     timeouts = {f"its session ({session} ms)": session, f"its time to rejoin ({rebalance} ms)": rebalance}
     # Below 0 the coordinator's clock was set back, and either timeout may have passed.
     passed = [name for name, timeout in timeouts.items() if not 0 <= elapsed < timeout]
+    if not passed:
+        return _concluded(EndingEvidence.WITHIN_CLOCKS, elapsed=elapsed, timeout=min(session, rebalance))
     return _concluded(EndingEvidence.AFTER_TIMEOUTS, elapsed=elapsed, timeouts=" or ".join(passed))
 
 
@@ -76,4 +88,11 @@ def removal_note(group: Group, operation: Operation, *, has_offsets: bool, reten
     empty_ms = operation[-1].at - since
     is_soon = empty_ms < retention_ms
     evidence = RemovalEvidence.OFFSETS_SOON if is_soon else RemovalEvidence.OFFSETS_AFTER_RETENTION
-    return REMOVALS[evidence].format(seconds=empty_ms / 1000, days=empty_ms / 86_400_000)
+    return REMOVALS[evidence].format(empty=_duration(empty_ms), retention=_duration(retention_ms))
+
+
+def _duration(ms: int) -> str:
+    """Return a duration in its largest unit of which it has at least one."""
+    units = {"days": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1_000}
+    unit, size = next((one for one in units.items() if ms >= one[1]), ("s", 1_000))
+    return f"{ms / size:.1f} {unit}".replace(".0 ", " ")

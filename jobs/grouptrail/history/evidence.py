@@ -37,6 +37,7 @@ class Evidence(Enum):
     GONE_WITHIN_TIMEOUTS = auto()
     GONE_AFTER_ABSENCE = auto()
     GONE_STATIC = auto()
+    GONE_STATIC_SOON = auto()
     GONE = auto()
     MEMBERS_RENEWED = auto()
     STATIC_MEMBER_REPLACED = auto()
@@ -69,6 +70,7 @@ class Evidence(Enum):
     PARTITION_COUNTS_GREW = auto()
     COUNTED_TOPICS_ADDED = auto()
     COUNTED_TOPICS_GONE = auto()
+    RACKS_DIFFER = auto()
     METADATA_DIFFERS = auto()
     METADATA_HASH_INTRODUCED = auto()
     EPOCH_ALONE = auto()
@@ -194,6 +196,13 @@ CAUSES: dict[Evidence, Conclusion] = {
     ),
     Evidence.GONE_STATIC: Conclusion(
         "static_member_expired_or_removed", "likely", "a member with an instance id is gone"
+    ),
+    Evidence.GONE_STATIC_SOON: Conclusion(
+        "static_member_expired_or_removed",
+        "likely",
+        "tombstones of a static member that had left for now (epoch -2), within the shortest session by default",
+        "or it left for good just then",
+        "3.7 and newer",
     ),
     Evidence.GONE: Conclusion(
         "member_left_or_expired", "ambiguous", "member ids are gone", "or an administrator removed it"
@@ -367,6 +376,13 @@ CAUSES: dict[Evidence, Conclusion] = {
     Evidence.COUNTED_TOPICS_GONE: Conclusion(
         "topic_deleted", "recorded", "ConsumerGroupPartitionMetadata without a topic id", None, "3.7 to 4.0"
     ),
+    Evidence.RACKS_DIFFER: Conclusion(
+        "topic_metadata_changed",
+        "recorded",
+        "ConsumerGroupPartitionMetadata with the same topics and partitions, and other racks of their replicas",
+        None,
+        "3.7 to 4.0",
+    ),
     Evidence.METADATA_DIFFERS: Conclusion(
         "topic_metadata_changed",
         "recorded",
@@ -385,7 +401,8 @@ CAUSES: dict[Evidence, Conclusion] = {
         "unknown",
         "ambiguous",
         "an epoch, and nothing else that differs",
-        "nothing else differs: compaction took what did, such as a member that went and came back under its id",
+        "nothing else differs in what was read: the log does not show what did, or compaction took it, such as a "
+        "member that went and came back under its id",
         "3.7 and newer",
     ),
     Evidence.TOPIC_IDS_DIFFER: Conclusion(
@@ -410,8 +427,10 @@ class EndingEvidence(Enum):
     STATIC = auto()
     NO_TIMES = auto()
     WITHIN_TIMEOUTS = auto()
+    WITHIN_CLOCKS = auto()
     AFTER_TIMEOUTS = auto()
     STATIC_WAS_AWAY = auto()
+    STATIC_WAS_AWAY_SHORTLY = auto()
     KEPT_PARTITIONS_TOO_LONG = auto()
     TOMBSTONES = auto()
 
@@ -442,15 +461,27 @@ ENDINGS: dict[EndingEvidence, EndingConclusion] = {
         "gone {elapsed} ms after the last join phase, within its session timeout of {session} ms and its rebalance "
         "timeout of {rebalance} ms",
     ),
+    EndingEvidence.WITHIN_CLOCKS: EndingConclusion(
+        "left_or_expired",
+        Evidence.GONE,
+        "gone {elapsed} ms after the last join phase: sooner than {timeout} ms, but the clocks of two coordinators "
+        "may be as far apart",
+    ),
     EndingEvidence.AFTER_TIMEOUTS: EndingConclusion(
         "left_or_expired",
         Evidence.GONE,
         "gone {elapsed} ms after the last join phase: {timeouts} may have expired",
     ),
     EndingEvidence.STATIC_WAS_AWAY: EndingConclusion(
-        "expired",
+        "expired_or_removed",
         Evidence.GONE_AFTER_ABSENCE,
-        "a static member that had left temporarily and did not return in time",
+        "a static member that had left temporarily{since}, and did not return",
+    ),
+    EndingEvidence.STATIC_WAS_AWAY_SHORTLY: EndingConclusion(
+        "expired_or_removed",
+        Evidence.GONE_STATIC_SOON,
+        "a static member that had left temporarily{since}: a session is longer by default, so that an administrator "
+        "may have removed it",
     ),
     EndingEvidence.KEPT_PARTITIONS_TOO_LONG: EndingConclusion(
         "left_or_expired",
@@ -489,14 +520,17 @@ REMOVALS: dict[RemovalEvidence, str] = {
         "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
     ),
     RemovalEvidence.OFFSETS: "deleted, or all its offsets expired",
-    # Before 4.0 an empty group goes with its last offset (GroupMetadataManager.scala cleanupGroupMetadata).
+    # Commits of clients before 2.1 have their own expiry. Before 4.0 an empty group goes with its last offset
+    # (GroupMetadataManager.scala cleanupGroupMetadata).
     RemovalEvidence.OFFSETS_SOON: (
-        "removed with its offsets after only {seconds:.0f} s without members, within the offset retention: deleted; "
-        "or, by a broker before 4.0, its last offsets were deleted, belonged to a deleted topic, or had their own "
-        "expiry"
+        "removed with its offsets after only {empty} without members, within the offset retention of {retention} "
+        "(assumed: history.offsets_retention_minutes): deleted; or its offsets expired, because the broker's "
+        "offsets.retention.minutes is less, or they had their own expiry; or, by a broker before 4.0, its last "
+        "offsets were deleted or belonged to a deleted topic"
     ),
     RemovalEvidence.OFFSETS_AFTER_RETENTION: (
-        "expired: it had been empty for {days:.1f} days; or an administrator deleted it at that time"
+        "expired: it had been empty for {empty}, longer than the offset retention of {retention} (assumed: "
+        "history.offsets_retention_minutes); or an administrator deleted it at that time"
     ),
     RemovalEvidence.LOWER_GENERATION: "recreated: its removal is not in the log",
 }

@@ -22,7 +22,7 @@ from grouptrail.history.membership_rows import (
     note_patterns,
     update_memberships,
 )
-from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, UNREADABLE, Operation, Record, operations
+from grouptrail.history.operations import COMMIT_TOMBSTONE, UNREADABLE, Operation, Record, operations
 from grouptrail.history.ownership_rows import give_up, update_ownership
 from grouptrail.history.reading import apply_operation
 from grouptrail.history.rebalance_rows import (
@@ -110,7 +110,7 @@ class _Fold:
         operation = (*self._lost_tombstones(operation), *operation)
         may_miss_records = state.keys_since_gap is not None
         after = apply_operation(state.group, operation, self._name_of, may_miss_records=may_miss_records)
-        if after.kind is None and state.group.kind is None and not _removes_a_group(operation):
+        if after.kind is None and state.group.kind is None and not any(record.removes_group for record in operation):
             return
         settle_rebalances(state, at)
         if is_another_group(state, after, operation):
@@ -282,10 +282,3 @@ def _note_subscriptions(state: FoldState, change: Change) -> None:
         for topics in after.regexes.values():
             for topic in topics:
                 since.setdefault(topic, change.at)
-
-
-def _removes_a_group(operation: Operation) -> bool:
-    return any(
-        record.body is None and (record.type == CLASSIC or record.type.endswith("GroupMetadata"))
-        for record in operation
-    )

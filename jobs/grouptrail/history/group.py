@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Partition = tuple[str, int]
 """A topic and a partition; for Connect a connector and a task, for streams groups a subtopology and a task."""
@@ -25,7 +25,8 @@ class Member:
     `claimed` and `claimed_generation` are the partitions that it claimed when it joined (sticky assignors). The
     fields after them are for broker-assigned groups: `target` is its target assignment, `previous_epoch` the one
     before its `epoch` (0: it has just joined), `is_settled` whether it has nothing to revoke or to wait for,
-    `unrevoked_since` (ms) when it was last asked to revoke partitions: its rebalance timeout starts then.
+    `unrevoked_since` (ms) when it was last asked to revoke partitions: its rebalance timeout starts then;
+    `away_since` (ms) when it left for now, as a static member.
     """
 
     member_id: str
@@ -46,6 +47,7 @@ class Member:
     previous_epoch: int | None = None
     is_settled: bool = False
     unrevoked_since: int | None = None
+    away_since: int | None = None
 
     @property
     def identity(self) -> str:
@@ -58,6 +60,14 @@ class Member:
         return self.topics, self.topic_regex
 
 
+class PartitionCount(NamedTuple):
+    """A subscribed topic as brokers before 4.1 write it, with a checksum of its partitions' racks."""
+
+    topic: str
+    partitions: int
+    racks: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A group; `kind` is None while there is none.
@@ -66,13 +76,15 @@ class Group:
     change of state, and `join_ended_at` (ms) the end of its generation's join phase, where known.
     `fragments` are members of which some records have been read, but not the one that adds them. `settled` counts the
     settled members by epoch, so that a record need not look at every member.
-    `partition_counts` are the subscribed topics' names and partition counts by id, which brokers before 4.1 write;
+    `partition_counts` are the subscribed topics' names, partition counts and checksums of their racks by id, which
+    brokers before 4.1 write;
     `topic_ids` are the ids of assigned topics by name. `has_tasks`: a streams group had tasks assigned at some time,
     so that its topology was valid; 4.1 does not write which topology is.
     `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
     `lacks_records`: records of it could not be decoded, so that it may have members that are not known.
     `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
-    then the number of changes that polls showed. `read_late_at`: that of its newest generation's record.
+    then the number of changes that polls showed. `read_late_at`, `leader_epoch`: those of its newest generation's
+    record.
     `may_be_restart`: the record of a classic group's generation may be the one that a static member's return wrote in
     its place, with the time of the state Stable (GMM.updateStaticMemberThenRebalanceOrCompleteJoin).
     """
@@ -86,7 +98,7 @@ class Group:
     join_ended_at: int | None = None
     assignment_epoch: int | None = None
     metadata_hash: int | None = None
-    partition_counts: Mapping[str, tuple[str, int]] | None = None
+    partition_counts: Mapping[str, PartitionCount] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     topology_epoch: int | None = None
     validated_topology_epoch: int | None = None
@@ -100,6 +112,7 @@ class Group:
     lacks_records: bool = False
     is_polled: bool = False
     read_late_at: int | None = None
+    leader_epoch: int | None = None
     may_be_restart: bool = False
 
     @property

@@ -22,8 +22,9 @@ class Record(NamedTuple):
 
     `name` is the part of the key besides the group: a member id or a regular expression. For a polled group a record
     is what a poll found at that time and what changed after `not_before` (ms; None: not known). `read_late_at` (ms)
-    is when it was read, if that was so long after it was written that compaction may have taken records before it;
-    `read_at_once`: it was not. Neither is given if it is not known when it was read.
+    is when it was read, if compaction may have taken records before it: so long after it was written, and with gaps;
+    `read_at_once`: it was not. Neither is given if it is not known when it was read. `leader_epoch` is that of its
+    partition, which changes with the coordinator; None: not known.
     """
 
     offset: int
@@ -35,11 +36,17 @@ class Record(NamedTuple):
     not_before: int | None = None
     read_late_at: int | None = None
     read_at_once: bool = False
+    leader_epoch: int | None = None
 
     @property
     def has_generation(self) -> bool:
         """Whether it holds the generation or epoch of its group."""
         return self.body is not None and self.type.endswith("GroupMetadata")
+
+    @property
+    def removes_group(self) -> bool:
+        """Whether it is the tombstone of a group itself."""
+        return self.body is None and self.type.endswith("GroupMetadata")
 
 
 Operation = tuple[Record, ...]

@@ -7,8 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
+from zlib import crc32
 
-from grouptrail.history.group import AWAY_EPOCH, Group, Kind, Member, Partition, partitions, settled_by_epoch
+from grouptrail.history.group import (
+    AWAY_EPOCH,
+    Group,
+    Kind,
+    Member,
+    Partition,
+    PartitionCount,
+    partitions,
+    settled_by_epoch,
+)
 from grouptrail.history.operations import CLASSIC, Operation, Record
 
 NameOf = Callable[[str], str]
@@ -22,17 +32,17 @@ _REVOKING = {"consumer": 1, "streams": 2}
 
 def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_miss_records: bool = False) -> Group:
     """Return the group after an operation; `may_miss_records`: compaction may have taken records right before it."""
-    read_late_at = group.read_late_at
+    read_late_at, leader_epoch = group.read_late_at, group.leader_epoch
     for record in operation:
         before, group = group, _apply(group, record, name_of)
         if may_miss_records and record.type == CLASSIC:
             group = _with_doubt(before, group)
         if record.has_generation:
-            read_late_at = record.read_late_at
+            read_late_at, leader_epoch = record.read_late_at, record.leader_epoch
     if group.kind is None:
         return group
     is_polled = any(record.is_polled for record in operation)
-    return replace(group, is_polled=is_polled, read_late_at=read_late_at)
+    return replace(group, is_polled=is_polled, read_late_at=read_late_at, leader_epoch=leader_epoch)
 
 
 def kind_of(record_type: str) -> Kind:
@@ -90,8 +100,19 @@ def _with_epoch(group: Group, body: Body) -> Group:
 
 
 def _with_partition_counts(group: Group, body: Body) -> Group:
-    counts = {one["topicId"]: (one["topicName"], one["numPartitions"]) for one in body["topics"]}
+    counts = {
+        one["topicId"]: PartitionCount(
+            one["topicName"], one["numPartitions"], _checksum(one.get("partitionMetadata"))
+        )
+        for one in body["topics"]
+    }
     return replace(group, partition_counts=counts)
+
+
+def _checksum(racks: list[Body] | None) -> int:
+    """Return a checksum of partitions' racks, whatever their order."""
+    listed = sorted((one["partition"], sorted(one["racks"])) for one in racks or ())
+    return crc32(json.dumps(listed).encode())
 
 
 def _with_assignment_epoch(group: Group, body: Body) -> Group:
@@ -171,7 +192,13 @@ def _with_current(member: Member, record: Record, group: Group, name_of: NameOf)
     body = record.body
     if body is None:
         return replace(
-            member, owned=frozenset(), epoch=None, previous_epoch=None, is_settled=False, unrevoked_since=None
+            member,
+            owned=frozenset(),
+            epoch=None,
+            previous_epoch=None,
+            is_settled=False,
+            unrevoked_since=None,
+            away_since=None,
         )
     kind = group.kind or "consumer"
     pending = ("partitionsPendingRevocation", "activeTasksPendingRevocation")
@@ -183,6 +210,7 @@ def _with_current(member: Member, record: Record, group: Group, name_of: NameOf)
         is_settled=body["state"] == _STABLE[kind] and body["memberEpoch"] != AWAY_EPOCH,
         owned=_assigned(body, ("assignedPartitions", "activeTasks"), name_of) | _assigned(body, pending, name_of),
         unrevoked_since=record.at if revoking else None,
+        away_since=(member.away_since or record.at) if body["memberEpoch"] == AWAY_EPOCH else None,
     )
 
 

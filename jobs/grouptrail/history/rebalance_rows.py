@@ -12,7 +12,7 @@ from grouptrail.history.causes import (
     with_doubt,
 )
 from grouptrail.history.changes import Change
-from grouptrail.history.evidence import COMPACTED_NOTE
+from grouptrail.history.evidence import COMPACTED_NOTE, Evidence
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Group, Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
@@ -134,7 +134,8 @@ def _note_partitions(state: FoldState, change: Change, cause: Cause) -> None:
     state.given_up = set()
     state.taken_over = 0
     state.withdrawn = _withdrawn(change) if cause.name == "topic_deleted" else set()
-    is_unknown = cause.name == "topic_metadata_changed" and change.after.kind != "classic"
+    is_unknown = cause.name == "topic_metadata_changed" and cause.evidence != Evidence.RACKS_DIFFER
+    is_unknown = is_unknown and change.after.kind != "classic"
     state.baseline = TargetBaseline(targeted(change.before), change.before.topic_ids) if is_unknown else None
     state.is_converted = change.is_conversion
 

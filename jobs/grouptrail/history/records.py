@@ -34,7 +34,7 @@ _PLAIN = ("protocol_type", "generation", "protocol", "leader")
 _PATTERN = "regularExpression"
 
 _ORIGIN = ("record_partition", "group_id", "record_offset", "record_at", "source", "not_before")
-_OF_GROUP = (*_ORIGIN, "read_at")
+_OF_GROUP = (*_ORIGIN, "read_at", "is_gapless", "partition_leader_epoch")
 ORDER = ("record_partition", "group_id", "record_offset")
 """The order of the fold's input."""
 
@@ -117,11 +117,13 @@ def _saved_states(rows: pa.RecordBatch) -> dict[str, pa.Array]:
 def _of_group(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     """Return the columns that records of groups have in common."""
     read_at = _ms(rows["read_at"])
-    is_late = pc.greater(pc.subtract(read_at, _ms(rows["record_at"])), _SOONEST_COMPACTION_MS)
+    is_old = pc.greater(pc.subtract(read_at, _ms(rows["record_at"])), _SOONEST_COMPACTION_MS)
+    is_late = pc.and_(is_old, pc.invert(pc.fill_null(rows["is_gapless"], fill_value=False)))
     return {
         **_of_any(rows),
         "read_late_at": pc.if_else(is_late, read_at, None),
         "read_at_once": pc.fill_null(pc.invert(is_late), fill_value=False),
+        "leader_epoch": rows["partition_leader_epoch"],
     }
 
 

@@ -15,6 +15,7 @@ from grouptrail.history.group import (
     Group,
     Member,
     Partition,
+    PartitionCount,
     by_topic,
     partitions,
     settled_by_epoch,
@@ -281,7 +282,10 @@ def _group(values: Values) -> Group:
     regexes = {regex: tuple(topics) for regex, topics in values.get("regexes", {}).items()}
     counts = values.get("partition_counts")
     if counts is not None:
-        counts = {topic_id: (name, count) for topic_id, (name, count) in counts.items()}
+        # The checksum of racks was not saved at first.
+        counts = {
+            topic_id: PartitionCount(*counted[:2], *(counted[2:] or [None])) for topic_id, counted in counts.items()
+        }
     settings = tuple((name, value) for name, value in values.get("settings", ()))
     settled = settled_by_epoch(members["members"].values())
     # Version 1 did not distinguish the end of the join phase from the last change of state.

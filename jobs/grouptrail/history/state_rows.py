@@ -97,8 +97,10 @@ def end_state(state: FoldState, at: int) -> None:
 def add_dead(state: FoldState, operation: Operation, note: str) -> None:
     """Begin the state Dead of a group that an operation removes."""
     last = operation[-1]
+    # Its batches may become readable one by one: the record that removes the group is in the last.
+    removal = next((record for record in operation if record.removes_group), operation[0])
     row = GroupStateRow(
-        **origin(state, operation),
+        **origin(state, (removal,)),
         generation=None,
         group_kind=state.group.kind or kind_of(last.type),
         state="Dead",

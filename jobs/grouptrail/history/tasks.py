@@ -21,7 +21,8 @@ from grouptrail.storage.schema import arrow_type
 POSITIONS = "history_positions"
 INPUT_DDL = (
     "record_partition int, group_id string, record_offset bigint, at bigint, type string, name string, body string, "
-    "is_polled boolean, not_before bigint, read_late_at bigint, read_at_once boolean"
+    "is_polled boolean, not_before bigint, read_late_at bigint, read_at_once boolean, "
+    "leader_epoch int"
 )
 """One record of a group; its saved state comes first, at offset -1, in `body`."""
 
@@ -86,9 +87,10 @@ def _lines(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
 
 
 def _record(line: tuple[Any, ...]) -> Record:
-    _, _, offset, at, type_, name, text, is_polled, not_before, read_late_at, read_at_once = line
+    _, _, offset, at, type_, name, text, is_polled, not_before, read_late_at, read_at_once, leader_epoch = line
     body = text if offset == STATE_OFFSET or text is None else json.loads(text)
-    return Record(offset, at, type_, name, body, bool(is_polled), not_before, read_late_at, bool(read_at_once))
+    of_reading = (bool(is_polled), not_before, read_late_at, bool(read_at_once), leader_epoch)
+    return Record(offset, at, type_, name, body, *of_reading)
 
 
 def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:

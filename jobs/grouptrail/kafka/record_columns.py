@@ -108,7 +108,9 @@ def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
         np.array([0 if time is None else time for time in times], np.int64),
         keys=pa.array(keys, pa.binary()),
         values=pa.array(values, pa.binary()),
-        is_transactional=np.zeros(len(offsets), np.bool_),  # transactions came with format 2
+        # Transactions and leader epochs came with format 2.
+        is_transactional=np.zeros(len(offsets), np.bool_),
+        leader_epochs=np.full(len(offsets), -1, np.int32),
     )
 
 
@@ -180,6 +182,7 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
     base_offset = np.array([batch.base_offset for batch in batches], np.int64)
     base_ms = np.array([_base_ms(batch) for batch in batches], np.int64)
     attributes = np.array([batch.attributes for batch in batches], np.int64).repeat(counts)
+    leader_epochs = np.array([batch.leader_epoch for batch in batches], np.int32).repeat(counts)
     is_append_time = attributes & RecordBatch.TIMESTAMP_TYPE_MASK
     return _batch(
         partition,
@@ -188,6 +191,7 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
         keys=parts.take(pa.array(keys, mask=key_length < 0)),
         values=parts.take(pa.array(keys + 2, mask=value_length < 0)),
         is_transactional=attributes & RecordBatch.TRANSACTIONAL_MASK != 0,
+        leader_epochs=leader_epochs,
     )
 
 
@@ -228,8 +232,10 @@ def _batch(
     keys: pa.Array,
     values: pa.Array,
     is_transactional: npt.NDArray[np.bool_],
+    leader_epochs: npt.NDArray[np.int32],
 ) -> pa.RecordBatch:
     times = pa.array(ms * 1000).cast(RECORD_SCHEMA.field("record_at").type)
     where = pa.array(np.full(len(offsets), partition, np.int32))
-    columns = [where, pa.array(offsets), times, keys, values, pa.array(is_transactional)]
+    epochs = pa.array(leader_epochs, mask=leader_epochs < 0)
+    columns = [where, pa.array(offsets), times, keys, values, pa.array(is_transactional), epochs]
     return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)

@@ -1,6 +1,7 @@
 """The columns of records of the offsets topic before they are decoded.
 
-`is_transactional` is whether the record's batch belongs to a transaction; null: unknown.
+`is_transactional` is whether the record's batch belongs to a transaction, `partition_leader_epoch` the epoch of the
+leader that wrote it; null: unknown.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ RECORD_SCHEMA = pa.schema(
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
         pa.field("is_transactional", pa.bool_()),
+        pa.field("partition_leader_epoch", pa.int32()),
     ]
 )
 
 RECORD_DDL = (
     "record_partition int, record_offset bigint, record_at timestamp, "
-    "key binary, value binary, is_transactional boolean"
+    "key binary, value binary, is_transactional boolean, partition_leader_epoch int"
 )
 """The same for Spark."""

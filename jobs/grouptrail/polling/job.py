@@ -241,7 +241,7 @@ def _records(new: Sequence[PolledChange], first: int, at: datetime) -> pa.Record
     keys = [encode_key(change.key) for change in new]
     values = [encode_value(change.key, change.value) for change in new]
     coordinates = {"record_partition": [PARTITION] * len(new), "record_offset": range(first, first + len(new))}
-    unknown = {"is_transactional": [None] * len(new)}
+    unknown = dict.fromkeys(("is_transactional", "partition_leader_epoch"), [None] * len(new))
     return pa.RecordBatch.from_pydict(
         {**coordinates, "record_at": [at] * len(new), "key": keys, "value": values, **unknown}, schema=RECORD_SCHEMA
     )

@@ -164,6 +164,7 @@ _OF_THE_CLUSTER: dict[type[Action], Callable[[Cluster, Any], None]] = {
 def move_coordinator(cluster: Cluster, how: str) -> None:
     """Another broker loads the group; meanwhile requests find no coordinator."""
     cluster.is_available = False
+    cluster.leader_epoch += 1
     if cluster.group is not None:
         cluster.group = cluster.group.reload()
     away_ms = cluster.random.choice((50, 500) if how == "moved" else (2_000, 9_000, 20_000))

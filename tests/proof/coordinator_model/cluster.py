@@ -99,6 +99,7 @@ class Cluster:
         self.clients: dict[str, Client] = {}
         self.group: ClassicGroup | ConsumerGroup | None = None
         self.is_available = True
+        self.leader_epoch = 0
         self.committed: dict[Partition, int] = {}
         self.records: list[Record] = []
         self.moments: list[Moment] = []
@@ -144,7 +145,8 @@ class Cluster:
             self._offset += self.random.randrange(4)  # other groups' records, and commits
         first = self._offset
         for kind, name, body in records:
-            self.records.append(Record(self._offset, self.now, kind, name, body))
+            record = Record(self._offset, self.now, kind, name, body, leader_epoch=self.leader_epoch)
+            self.records.append(record)
             self._offset += 1
         if moment:
             self.moments.append(Moment(first, self._offset, self.now, self.incarnation, **moment))

@@ -231,13 +231,14 @@ def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.Reco
     size = 0
 
     def batch() -> pa.RecordBatch:
-        offsets, times, keys, values, are_transactional = zip(*waiting, strict=True)
+        offsets, times, keys, values, are_transactional, leader_epochs = zip(*waiting, strict=True)
         micros = pa.array([time * 1000 for time in times], pa.int64()).cast(RECORD_SCHEMA.field("record_at").type)
         columns = [pa.array([partition] * len(offsets), pa.int32()), pa.array(offsets, pa.int64()), micros]
         columns += [
             pa.array(keys, pa.binary()),
             pa.array(values, pa.binary()),
             pa.array(are_transactional, pa.bool_()),
+            pa.array(leader_epochs, pa.int32()),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
 

@@ -67,7 +67,7 @@ class SegmentSummary:
             self.more_faults += 1
 
 
-SegmentRecord = tuple[int, int, bytes | None, bytes | None, bool]
+SegmentRecord = tuple[int, int, bytes | None, bytes | None, bool, int | None]
 """A record's offset, timestamp (ms), key, value, and whether it was written in a transaction."""
 
 
@@ -157,10 +157,8 @@ def read_partition(
 
 
 def _records(batch: Batch, read_to: int) -> list[SegmentRecord]:
-    is_transactional = batch.is_transactional
-    return [
-        (one.offset, one.timestamp, one.key, one.value, is_transactional) for one in batch if one.offset >= read_to
-    ]
+    of_batch = (batch.is_transactional, batch.leader_epoch if batch.leader_epoch >= 0 else None)
+    return [(one.offset, one.timestamp, one.key, one.value, *of_batch) for one in batch if one.offset >= read_to]
 
 
 def _batches(path: Path, summary: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, Batch]]:
