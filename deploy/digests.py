@@ -20,18 +20,18 @@ CONNECT = f"connect/{kafka.VERSIONS[0]}"
 def folders() -> list[Path]:
     """Return the folders of jars, which are downloaded if they are missing."""
     connect = cache_folder() / CONNECT
-    found = [connector_jars(print), s3_jars(print), *(kafka.fetch(version, print) for version in kafka.VERSIONS)]
-    return [*found, layouts.fetch(log=print), *([connect] if connect.is_dir() else [])]
+    jars = [connector_jars(print), s3_jars(print), *(kafka.fetch(version, print) for version in kafka.VERSIONS)]
+    return [*jars, layouts.fetch(log=print), *([connect] if connect.is_dir() else [])]
 
 
 def main() -> None:
     """Write the file."""
     # Only the tests download these.
-    found = {name: digest for name, digest in known_digests().items() if name.startswith(f"{CONNECT}/")}
+    known = {name: digest for name, digest in known_digests().items() if name.startswith(f"{CONNECT}/")}
     for folder in folders():
-        found |= digests(f"{folder.parent.name}/{folder.name}", folder)
-    FILE.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(found.items())), "utf-8")
-    print(f"{FILE.name}: {len(found)} jars")
+        known |= digests(f"{folder.parent.name}/{folder.name}", folder)
+    FILE.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(known.items())), "utf-8")
+    print(f"{FILE.name}: {len(known)} jars")
 
 
 if __name__ == "__main__":

@@ -46,20 +46,20 @@ def fetch(release: str = NEWEST, log: Log = silent) -> Path:
 @cache
 def definitions(release: str = NEWEST) -> dict[str, Definition]:
     """Return the message definitions of a release's group coordinator and clients, by name."""
-    found = {}
+    documents = {}
     for jar in _JARS:
         with zipfile.ZipFile(fetch(release) / f"{jar}-{release}.jar") as archive:
             for name in archive.namelist():
                 if name.startswith("common/message/") and name.endswith(".json"):
                     text = re.sub(r"^\s*//.*$", "", archive.read(name).decode("utf-8"), flags=re.MULTILINE)
-                    found[json.loads(text)["name"]] = json.loads(text)
-    return found
+                    documents[json.loads(text)["name"]] = json.loads(text)
+    return documents
 
 
 def record_names(release: str = NEWEST) -> list[str]:
     """Return the names of a release's record types, without the suffix `Key`."""
     kinds = ("coordinator-key", "data")  # what 3.9 calls them
-    named = [name for name, found in definitions(release).items() if found["type"] in kinds]
+    named = [name for name, document in definitions(release).items() if document["type"] in kinds]
     return sorted(name.removesuffix("Key") for name in named if name.endswith("Key"))
 
 

@@ -18,7 +18,7 @@ from grouptrail.config import Config, load_config
 from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark.session import start_session
 from support.cli_in_process import Cli, run_cli
-from support.sample_groups import billing, quiet, shared
+from support.sample_groups import billing, groups_of_other_kinds, shared
 from support.sample_history import lay_sample_history
 from support.schedule import SECONDS, ByTime, RunKind, longest_first, record_seconds, run_kind, unit_of
 
@@ -98,6 +98,6 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A warehouse with the history of a few simulated groups."""
     config = Config(warehouse=str(tmp_path_factory.mktemp("simulated")))
     billing(config)
-    quiet(config)
+    groups_of_other_kinds(config)
     shared(config)
     return config

@@ -29,23 +29,23 @@ _BATCH_LINE = re.compile(r"^batch \d+: ([\d,]+) records in ([\d.]+) s", re.MULTI
 def measure_executors(folder: Path, *, records: int) -> dict[str, Any]:
     """Measure records per second with one executor and with two, without each run's first batch, in which Java
     compiles."""
-    found: dict[int, list[float]] = {1: [], 2: []}
+    rates: dict[int, list[float]] = {1: [], 2: []}
     with uncleaned_broker(folder / "kafka") as broker, SparkCluster(folder / "cluster", memory="2g") as cluster:
         ensure_offsets_topic(broker.bootstrap)
         load_raw(broker.bootstrap, commits(records))
         print(f"{records:,} commits are in __consumer_offsets", flush=True)
-        for number, executors in itertools.product(range(ROUNDS), found):
+        for number, executors in itertools.product(range(ROUNDS), rates):
             warehouse = str(folder / f"warehouse-{number}-{executors}")
             printed = _submitted(cluster, broker, warehouse, executors)
             batches = [(int(count.replace(",", "")), float(took)) for count, took in _BATCH_LINE.findall(printed)][1:]
             assert batches, printed
             rate = sum(count for count, _ in batches) / sum(took for _, took in batches)
-            found[executors].append(rate)
+            rates[executors].append(rate)
             print(f"{executors} executors: {rate:,.0f} records a second", flush=True)
     return {
         "records": records,
-        "records_a_second": {executors: [round(rate) for rate in rates] for executors, rates in found.items()},
-        "two_over_one": round(median(two / one for one, two in zip(found[1], found[2], strict=True)), 2),
+        "records_a_second": {executors: [round(rate) for rate in of_one] for executors, of_one in rates.items()},
+        "two_over_one": round(median(two / one for one, two in zip(rates[1], rates[2], strict=True)), 2),
     }
 
 

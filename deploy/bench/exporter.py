@@ -87,11 +87,11 @@ class _Collected:
 
     def collect(self) -> Iterator[Metric]:
         for family in self._families:
-            found = GaugeMetricFamily(family.name, family.help, labels=[*family.fixed, *family.labels])
+            gauge = GaugeMetricFamily(family.name, family.help, labels=[*family.fixed, *family.labels])
             columns = [family.rows[column].to_pylist() for column in family.labels.values()]
             for *labels, value in zip(*columns, family.rows["value"].to_pylist(), strict=True):
-                found.add_metric([*family.fixed.values(), *map(str, labels)], value)
-            yield found
+                gauge.add_metric([*family.fixed.values(), *map(str, labels)], value)
+            yield gauge
 
 
 def _config(warehouse: Path) -> Config:
@@ -179,26 +179,26 @@ def measure() -> dict[str, Any]:
                 way: _apart(way, series, folder)
                 for way in ("nothing", "ours", "ours, gzip", "client", "client, gzip")
             }
-            best = {way: min(found["seconds"]) for way, found in ways.items()}
-            found = {
+            best = {way: min(measured["seconds"]) for way, measured in ways.items()}
+            compared = {
                 "ways": ways,
                 "client_over_ours": round(best["client"] / best["ours"], 1),
                 "client_over_ours_with_gzip": round(best["client, gzip"] / best["ours, gzip"], 1),
                 "served": _served(series, Path(folder)),
             }
-            figures[f"{series:,}"] = found
+            figures[f"{series:,}"] = compared
             print(f"{ways['ours']['series']:,} series: {best['ours']} s, client {best['client']} s; ", end="")
             print(f"with gzip {best['ours, gzip']} s, client {best['client, gzip']} s", flush=True)
             peaks = ", ".join(f"{way} {ways[way]['peak_mb']} MB" for way in ways)
-            print(f"peak memory: {peaks}\nover HTTP: {found['served']}", flush=True)
+            print(f"peak memory: {peaks}\nover HTTP: {compared['served']}", flush=True)
     return figures
 
 
 def _apart(way: str, series: int, warehouse: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench.exporter", way, str(series), warehouse]
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-    found: dict[str, Any] = json.loads(subprocess.check_output(command, env=environ))
-    return found
+    figures: dict[str, Any] = json.loads(subprocess.check_output(command, env=environ))
+    return figures
 
 
 if __name__ == "__main__":

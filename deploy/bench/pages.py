@@ -85,17 +85,17 @@ def _after_a_snapshot(exporter: Exporter, cluster: str, rows: pa.Table) -> float
 def _lay(config: Config, groups: int) -> pa.Table:
     """Write an hour of samples, and the history of one group; return the newest sample."""
     rows = lag_rows(groups)
-    begin = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 120 * 120, UTC)
+    start = datetime.fromtimestamp(datetime.now(UTC).timestamp() // 120 * 120, UTC)
     for number in reversed(range(_SAMPLES)):
-        sampled_at = pa.repeat(pa.scalar(begin - number * _APART, pa.timestamp("us", "UTC")), len(rows))
+        sampled_at = pa.repeat(pa.scalar(start - number * _APART, pa.timestamp("us", "UTC")), len(rows))
         sample = rows.set_column(rows.column_names.index("sampled_at"), "sampled_at", sampled_at)
         write_deltalake(warehouse_of(config).table("consumer_lag").path, sample, mode="append")
     group = SimulatedGroup(rows["group_id"][-1].as_py(), {rows["topic"][-1].as_py(): 12}, cluster=config.cluster)
     clients = [Client(f"member-{number}", f"client-{number}") for number in range(40)]
-    group.rebalance(begin - 40 * _APART, "group_started", joined=clients[:4])
+    group.rebalance(start - 40 * _APART, "group_started", joined=clients[:4])
     for number, client in enumerate(clients[4:]):
         oldest = {clients[number].member_id: ("left", "left before its time")}
-        group.rebalance(begin - (36 - number) * _APART, "members_joined_and_left", joined=[client], left=oldest)
+        group.rebalance(start - (36 - number) * _APART, "members_joined_and_left", joined=[client], left=oldest)
     group.lay(config)
     return rows
 

@@ -112,12 +112,12 @@ def measure_release(
         raise SystemExit("bench: RELEASE must name a checkout of the release to compare with, after make setup in it")
     contestants = [grouptrail("this", sys.executable), grouptrail("release", str(python.absolute()))]
     contestants += [kminion(binary)] if binary else []
-    found = _measured(folder, contestants, records=records, groups=groups, a_second=a_second, minutes=minutes)
-    ratios = {name: round(found["this"][name] / found["release"][name], 2) for name in GUARDED}
+    measured = _measured(folder, contestants, records=records, groups=groups, a_second=a_second, minutes=minutes)
+    ratios = {name: round(measured["this"][name] / measured["release"][name], 2) for name in GUARDED}
     print(f"this over release: {ratios}", flush=True)
     if slower := [name for name, ratio in ratios.items() if ratio > MOST_RATIO]:
         raise SystemExit(f"bench: more than {MOST_RATIO} times that of the release: {', '.join(slower)}")
-    return found | {"ratios": ratios}
+    return measured | {"ratios": ratios}
 
 
 def _measured(
@@ -131,7 +131,7 @@ def _measured(
         load_raw(broker.bootstrap, itertools.islice(commits, max(records, load.positions)))
         print(f"{records:,} commits of {load.positions:,} positions are in __consumer_offsets", flush=True)
         with probing(broker.bootstrap, load.topics[0]) as probe:
-            found: dict[str, dict[str, list[float]]] = {one.name: defaultdict(list) for one in contestants}
+            measured: dict[str, dict[str, list[float]]] = {one.name: defaultdict(list) for one in contestants}
             for number, contestant in itertools.product(range(1 + RESTARTS), contestants):
                 kind, is_last = "restart" if number else "first start", number == RESTARTS
                 with _running(contestant, broker.bootstrap, folder, PROBE) as run:
@@ -149,8 +149,8 @@ def _measured(
                         figures |= run.scraped()
                 print(f"{contestant.name}: {figures}", flush=True)
                 for name, value in figures.items():
-                    found[contestant.name][name].append(value)
-    return {name: _medians(figures) for name, figures in found.items()}
+                    measured[contestant.name][name].append(value)
+    return {name: _medians(figures) for name, figures in measured.items()}
 
 
 def _medians(figures: Figures) -> dict[str, float]:
@@ -170,13 +170,13 @@ class _Run:
 
     def watched(self, kind: str, minutes: float, probe: Probe | None = None) -> dict[str, float]:
         """Measure for some minutes, with a commit of the probe every second."""
-        began, spent = time.monotonic(), cpu_seconds(self.monitor.pid)
+        started, spent = time.monotonic(), cpu_seconds(self.monitor.pid)
         if probe is None:
             latencies = []
             time.sleep(minutes * 60)
         else:
             latencies = list(self.monitor.latencies(probe, minutes * 60, _SERVED_DEADLINE_SECONDS))
-        cores = (cpu_seconds(self.monitor.pid) - spent) / (time.monotonic() - began)
+        cores = (cpu_seconds(self.monitor.pid) - spent) / (time.monotonic() - started)
         figures = {f"{kind}, cores": round(cores, 3), f"{kind}, MB": round(resident(self.monitor.pid) / 1e6)}
         if len(latencies) > 1:
             cuts = quantiles(latencies, n=20)
@@ -186,9 +186,9 @@ class _Run:
     def scraped(self) -> dict[str, float]:
         """Measure a scrape of all series: the second one, as the first one fills caches."""
         self.monitor.metrics()
-        began = time.monotonic()
+        started = time.monotonic()
         size = len(self.monitor.metrics().encode())
-        return {"scrape, s": round(time.monotonic() - began, 2), "scrape, MB": round(size / 1e6, 1)}
+        return {"scrape, s": round(time.monotonic() - started, 2), "scrape, MB": round(size / 1e6, 1)}
 
     def stopped(self) -> dict[str, float]:
         """Stop the process by SIGTERM."""

@@ -74,9 +74,9 @@ class Monitor:
 
         It does not wait for one commit before the next: then most would come just after a trigger.
         """
-        began = due = time.monotonic()
+        started = due = time.monotonic()
         waiting: deque[tuple[int, float]] = deque()
-        while (is_due := due < began + seconds) or waiting:
+        while (is_due := due < started + seconds) or waiting:
             if is_due and time.monotonic() >= due:
                 waiting.append((probe.commit(), time.monotonic()))
                 due += 1
@@ -92,10 +92,10 @@ class Monitor:
 
     def stop(self) -> float:
         """Stop the process by SIGTERM; return the seconds that took."""
-        began = time.monotonic()
+        started = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(_STOP_DEADLINE_SECONDS)
-        return time.monotonic() - began
+        return time.monotonic() - started
 
 
 @contextmanager

@@ -59,8 +59,8 @@ def lag_day(partitions: int) -> Iterator[pa.Table]:
 def _lag_rows(hour: int, end: Any, lag: Any, behind: Any, rates: Any) -> pa.Table:
     count, partitions = end.shape
     number = np.tile(np.arange(partitions), count)
-    began = int((DAY + timedelta(hours=hour)).timestamp() * 1e6)
-    at = began + np.repeat(np.arange(count) * EVERY_SECONDS * 10**6, partitions) + number % 1000 * 500
+    start = int((DAY + timedelta(hours=hour)).timestamp() * 1e6)
+    at = start + np.repeat(np.arange(count) * EVERY_SECONDS * 10**6, partitions) + number % 1000 * 500
     records_behind, age = lag.ravel(), (lag / rates).ravel().round(3)
     status = np.where(records_behind == 0, "OK", np.where(np.tile(behind, count), "WARN", "OK"))
     group = np.char.add("team-service-", (number // PARTITIONS_A_GROUP).astype(str))
@@ -119,12 +119,12 @@ def _append(warehouse: Warehouse, name: str, rows: pa.Table) -> None:
 def lay_commits(warehouse: Warehouse, count: int) -> None:
     """Write this many commits, and the batches in which they landed."""
     a_partition = count // OFFSETS_PARTITIONS
-    began = int(DAY.timestamp() * 1e6)
+    start = int(DAY.timestamp() * 1e6)
     for first in range(0, a_partition, BATCH // OFFSETS_PARTITIONS):
         width = min(BATCH // OFFSETS_PARTITIONS, a_partition - first)
         partition = np.repeat(np.arange(OFFSETS_PARTITIONS), width)
         offset = np.tile(np.arange(first, first + width), OFFSETS_PARTITIONS)
-        at = began + offset * 10**6
+        at = start + offset * 10**6
         size = len(offset)
         commits = {
             "cluster": np.full(size, "default"),
@@ -142,10 +142,10 @@ def lay_commits(warehouse: Warehouse, count: int) -> None:
             "is_tombstone": np.zeros(size, dtype=bool),
         }
         _append(warehouse, "offset_commits", _table("offset_commits", commits))
-        _append(warehouse, "ingest_progress", _table("ingest_progress", _batch(first, width, began)))
+        _append(warehouse, "ingest_progress", _table("ingest_progress", _batch(first, width, start)))
 
 
-def _batch(first: int, width: int, began: int) -> dict[str, Any]:
+def _batch(first: int, width: int, start: int) -> dict[str, Any]:
     one = np.ones(OFFSETS_PARTITIONS, dtype=np.int64)
     none = dict.fromkeys(("group_metadata", "group_records", "undecodable_records", "holes", "lost"), 0 * one)
     times = {"earliest_record_at": first, "latest_record_at": first + width - 1, "landed_at": first + width}
@@ -158,7 +158,7 @@ def _batch(first: int, width: int, began: int) -> dict[str, Any]:
         "end_offset": (first + width) * one,
         "offset_commits": width * one,
         **none,
-        **{name: (began + second * 10**6) * one for name, second in times.items()},
+        **{name: (start + second * 10**6) * one for name, second in times.items()},
     }
 
 

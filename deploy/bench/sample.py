@@ -37,18 +37,18 @@ def measure_sample(*, positions: int) -> dict[str, Any]:
         "with members": (dict.fromkeys(names, member), owned),
         "empty": (dict.fromkeys(names, gone), NONE_OWNED),
     }
-    found: dict[str, Any] = {"positions": len(commits)}
+    figures: dict[str, Any] = {"positions": len(commits)}
     for kind, (statuses, of_members) in kinds.items():
-        found[f"{kind}, s"] = round(median(_seconds(commits, statuses, of_members)[_WARM_UP:]), 2)
-        print(f"{len(commits):,} positions of groups {kind}: {found[f'{kind}, s']} s a sample", flush=True)
-    return found
+        figures[f"{kind}, s"] = round(median(_seconds(commits, statuses, of_members)[_WARM_UP:]), 2)
+        print(f"{len(commits):,} positions of groups {kind}: {figures[f'{kind}, s']} s a sample", flush=True)
+    return figures
 
 
 def _seconds(commits: pa.Table, statuses: dict[str, GroupStatus], owned: pa.Table) -> list[float]:
     """Return the seconds of each sample; they are ten seconds apart, in which the logs grow."""
     calculator = LagCalculator(_CLUSTER, Rules())
     calculator.positions.add(commits)
-    began = datetime.now(UTC)
+    started_at = datetime.now(UTC)
 
     def compute(at: datetime) -> None:
         calculator.add_sample(sample(_CLUSTER, at))
@@ -56,7 +56,7 @@ def _seconds(commits: pa.Table, statuses: dict[str, GroupStatus], owned: pa.Tabl
 
     took = []
     for number in range(_SAMPLES):
-        at = began + timedelta(seconds=10 * number)
+        at = started_at + timedelta(seconds=10 * number)
         took.append(seconds(lambda at=at: compute(at)))  # type: ignore[misc]
         release_memory()
     return took

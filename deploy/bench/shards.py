@@ -43,7 +43,7 @@ _DEADLINE_SECONDS = 900.0
 
 def measure_shards(folder: Path, *, positions: int) -> dict[str, Any]:
     """Measure the seconds of a sample, and the most memory of a shard's process, on one executor and on two."""
-    found: dict[str, Any] = {}
+    by_executors: dict[str, Any] = {}
     with SparkCluster(folder / "cluster", memory="1g") as cluster:
         for executors in (1, 2):
             config = load_config(None, {"warehouse": str(folder / f"warehouse-{executors}")}, {})
@@ -51,10 +51,10 @@ def measure_shards(folder: Path, *, positions: int) -> dict[str, Any]:
             with _running(cluster, config, executors) as driver:
                 took = [_sample_seconds(config, driver) for _ in range(SAMPLES)]
                 memory = round(max(_shard_memory()) / 1e6)
-            found[f"{executors}"] = {"seconds": [round(one, 2) for one in took], "shard_memory_mb": memory}
-            print(f"{positions:,} positions, {executors} executors: {found[f'{executors}']}", flush=True)
-    one, two = (median(found[executors]["seconds"][_WARM_UP:]) for executors in ("1", "2"))
-    figures = {"positions": positions, "executors": found, "one_over_two": round(one / two, 2)}
+            by_executors[f"{executors}"] = {"seconds": [round(one, 2) for one in took], "shard_memory_mb": memory}
+            print(f"{positions:,} positions, {executors} executors: {by_executors[f'{executors}']}", flush=True)
+    one, two = (median(by_executors[executors]["seconds"][_WARM_UP:]) for executors in ("1", "2"))
+    figures = {"positions": positions, "executors": by_executors, "one_over_two": round(one / two, 2)}
     return figures | _one_of_ten(folder / "ten", positions=10 * positions)
 
 
@@ -69,10 +69,10 @@ def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
     inputs = LagInputs(warehouse, config.kafka_settings(), job_settings.lag(config))
     state = LagState(inputs, lambda _: None, Shard(0, 10))
     state.prepare()
-    began = datetime.now(UTC)
+    started_at = datetime.now(UTC)
     took = []
     for number in range(SAMPLES):
-        logs = sample(config.cluster, began + timedelta(seconds=10 * number))
+        logs = sample(config.cluster, started_at + timedelta(seconds=10 * number))
         took.append(seconds(lambda logs=logs: list(write(state.lag(logs).to_batches(), location))))  # type: ignore[misc]
     figures = {"positions_of_ten": positions, "one_of_ten_seconds": [round(one, 2) for one in took]}
     print(f"{positions:,} positions, one of ten shards: {figures['one_of_ten_seconds']}", flush=True)
@@ -137,13 +137,13 @@ def _sample_seconds(config: Config, driver: subprocess.Popen[str]) -> float:
     write_deltalake(
         warehouse_of(config).table("log_offsets").path, sample(config.cluster, datetime.now(UTC)), mode="append"
     )
-    began = _newest_commit(config, "log_offsets")
+    appended = _newest_commit(config, "log_offsets")
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while (ended := _newest_commit(config, "consumer_lag")) == before:
         assert driver.poll() is None, "the driver has ended"
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return ended - began
+    return ended - appended
 
 
 def _newest_commit(config: Config, table: str) -> float:
@@ -176,12 +176,12 @@ def _running(cluster: SparkCluster, config: Config, executors: int) -> Iterator[
 
 def _shard_memory() -> list[int]:
     """Return the resident bytes of each shard's process."""
-    found = []
+    peaks = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if "grouptrail.lag.shard_process" in (process / "cmdline").read_text():
                 [line] = re.findall(r"VmHWM:\s+(\d+) kB", (process / "status").read_text())
-                found.append(int(line) * 1024)
+                peaks.append(int(line) * 1024)
         except OSError:  # it has ended
             continue
-    return found
+    return peaks

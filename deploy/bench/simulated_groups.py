@@ -204,13 +204,13 @@ class SimulatedGroup:
         preparing = completing - join_phase
         if self._last is not None:
             self._close("state", ended_at=preparing)
-            for state, begun, ended in (
+            for state, started, ended in (
                 ("PreparingRebalance", preparing, completing),
                 ("CompletingRebalance", completing, at),
             ):
                 self._add(
                     "group_states",
-                    {"generation": self.generation, "group_kind": self.kind, "state": state, "started_at": begun}
+                    {"generation": self.generation, "group_kind": self.kind, "state": state, "started_at": started}
                     | {"evidence": "inferred", "ended_at": ended, "not_before": self._last},
                 )
         self._open["state"] = self._add(

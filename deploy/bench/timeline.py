@@ -106,7 +106,7 @@ def _drawn_seconds(path: Path) -> float:
             check=True,
             timeout=120,
         ).stdout
-    found = _DRAWN.search(printed)
-    if found is None:
+    match = _DRAWN.search(printed)
+    if match is None:
         raise RuntimeError(f"{path} was not drawn: open it in a browser and look at its console")
-    return float(found[1]) / 1000
+    return float(match[1]) / 1000

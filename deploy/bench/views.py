@@ -271,9 +271,9 @@ def measure(config: Config, folder: Path, *, groups: int, generations: int, comm
     for view in contracts.views().values():
         call = _call(view, f"service-{groups // 2:05d}", warehouse.asked_ms(view))
         _answer(own, call)
-        cores_began = time.process_time()
+        cores_before = time.process_time()
         times = [seconds(lambda call=call: _answer(own, call)) for _ in range(ROUNDS)]  # type: ignore[misc]
-        core_seconds = (time.process_time() - cores_began) / ROUNDS
+        core_seconds = (time.process_time() - cores_before) / ROUNDS
         read, there = _files(own, view, call)
         figures[view.name] = {
             "seconds": round(median(times), 3),

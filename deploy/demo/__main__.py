@@ -120,7 +120,7 @@ class Demo:
         if not line.startswith(("batch ", "history batch ", "log-offsets batch ", "lag batch ")):
             self.screen.status(line)
             return
-        self.screen.landed(line)
+        self.screen.batch(line)
         with contextlib.suppress(GrouptrailError):
             assert self.pipeline is not None
             self.screen.totals(totals(self.pipeline.config))

@@ -71,7 +71,7 @@ class Screen:
         """Show an action of a workload client."""
         self._add(self._events, actor, line, "cyan")
 
-    def landed(self, line: str) -> None:
+    def batch(self, line: str) -> None:
         """Show a micro-batch that the pipeline has written."""
         self._add(self._batches, "batch", line, "green")
 

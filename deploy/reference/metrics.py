@@ -22,7 +22,7 @@ def pages() -> dict[str, str]:
     return {
         name: re.sub(
             r"(<!-- (\S+): made by make docs -->\n).*?(<!-- end -->)",
-            lambda found: f"{found[1]}\n{_part(found[2])}\n{found[3]}",
+            lambda match: f"{match[1]}\n{_part(match[2])}\n{match[3]}",
             (DOCS / name).read_text("utf-8"),
             flags=re.DOTALL,
         )

@@ -86,9 +86,9 @@ class KafkaCluster:
         deadline = time.monotonic() + deadline_seconds
         while time.monotonic() < deadline:
             admin = self._admin()
-            found = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
-            if found is not None and found.leader > 0 and self.brokers[found.leader - 1].running:
-                return self.brokers[found.leader - 1]
+            metadata = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+            if metadata is not None and metadata.leader > 0 and self.brokers[metadata.leader - 1].running:
+                return self.brokers[metadata.leader - 1]
             time.sleep(_POLL_SECONDS)
         raise BrokerError(f"{topic}-{partition} has no leader: see {self.brokers[0].log_file}")
 

@@ -22,9 +22,9 @@ def dumped_rows(output: str) -> Iterator[dict[str, Any]]:
             partition = int(opened.group(1))
         elif batch := re.match(r"baseOffset: .* isTransactional: (true|false) ", line):
             is_transactional = batch.group(1) == "true"
-        elif found := re.match(r"\| offset: (\d+) .*? headerKeys: \[.*?\] key: (.*)$", line):
-            of_batch = {"partition": partition, "offset": int(found.group(1)), "is_transactional": is_transactional}
-            yield {**of_batch, **_dumped_record(found.group(2))}
+        elif match := re.match(r"\| offset: (\d+) .*? headerKeys: \[.*?\] key: (.*)$", line):
+            of_batch = {"partition": partition, "offset": int(match.group(1)), "is_transactional": is_transactional}
+            yield {**of_batch, **_dumped_record(match.group(2))}
 
 
 def _dumped_record(text: str) -> dict[str, Any]:

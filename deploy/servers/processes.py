@@ -49,10 +49,10 @@ def descendants(root: int) -> list[int]:
         with contextlib.suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found = list(children.get(root, ()))
-    for pid in found:
-        found += children.get(pid, [])
-    return found
+    below = list(children.get(root, ()))
+    for pid in below:
+        below += children.get(pid, [])
+    return below
 
 
 def command_line(pid: int) -> str:

@@ -140,8 +140,8 @@ class SparkCluster:
     def _status(self) -> dict[str, Any] | None:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self._status_port}/json/", timeout=5) as answer:
-                found: dict[str, Any] = json.load(answer)
-                return found
+                status: dict[str, Any] = json.load(answer)
+                return status
         except (OSError, ValueError):  # it is still starting
             return None
 

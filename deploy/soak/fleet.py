@@ -185,19 +185,19 @@ def _produce(bootstrap: str, ended: threading.Event) -> None:
 
 def verdicts(rows: Sequence[dict[str, Any]]) -> tuple[list[str], int]:
     """Return a table of the samples by group and status, and the number of those that should have no alert."""
-    began = min(row["sampled_at"] for row in rows)
+    first = min(row["sampled_at"] for row in rows)
     by_group: dict[str, Counter[str]] = defaultdict(Counter)
     alerted, learning = Counter[str](), Counter[str]()
     habits = {one.group: one for one in HABITS}
     for row in rows:
         by_group[row["group_id"]][row["status"]] += 1
         if row["status"] in ALERTED:
-            age = (row["sampled_at"] - began).total_seconds()
+            age = (row["sampled_at"] - first).total_seconds()
             is_new = habits[row["group_id"]].is_learned and age < LEARNED_AFTER_CYCLES * CYCLE_SECONDS
             (learning if is_new else alerted)[row["group_id"]] += 1
     lines = ["| group | samples by status | with an alert | while it was learned |", "| --- | --- | --- | --- |"]
-    for group, found in sorted(by_group.items()):
-        shown = ", ".join(f"{status} {count}" for status, count in found.most_common())
+    for group, counts in sorted(by_group.items()):
+        shown = ", ".join(f"{status} {count}" for status, count in counts.most_common())
         lines.append(f"| {group} | {shown} | {alerted[group]} | {learning[group]} |")
     return lines, sum(alerted.values())
 

@@ -62,13 +62,13 @@ class Soak:
             with contextlib.ExitStack() as threads:
                 for work in (self._play, self._tend, self._sample, self._maintain):
                     threads.enter_context(self._beside(work))
-                self._begun()
+                self._await_start()
                 self._harm([(name, faults[name]) for name in planned])
             return self._judge()
         finally:
             self._pipeline.kill()
 
-    def _begun(self) -> None:
+    def _await_start(self) -> None:
         """Wait until the groups exist and the pipeline has landed some of their records."""
         deadline = time.monotonic() + CATCH_UP_SECONDS
         while not any(landed_ends(self._pipeline.config).values()) and time.monotonic() < deadline:
@@ -76,9 +76,9 @@ class Soak:
         self.say("the pipeline has landed the first records")
 
     def _harm(self, faults: Sequence[tuple[str, Fault]]) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
         for number, (name, inject) in enumerate(faults):
-            self._over.wait(max(0.0, began + number * EVERY_SECONDS - time.monotonic()))
+            self._over.wait(max(0.0, started + number * EVERY_SECONDS - time.monotonic()))
             self.say(name)
             self.tried[name] += 1
             try:

@@ -71,14 +71,14 @@ def compare(broker: Broker, config: Config, ends: Mapping[int, int]) -> list[str
     print(f"{len(topic):,} records in the topic, {landed.total():,} in the tables")
     if len(topic) < _FEW_RECORDS:
         wrong.append("the workload has written almost no records")
-    for what, found in (
+    for what, records in (
         ("missing", topic.keys() - encoded.keys()),
         ("not in the topic", encoded.keys() - topic.keys()),
         ("twice", {where for where, count in landed.items() if count > 1}),
         ("of other bytes", {where for where in topic.keys() & encoded.keys() if topic[where] != encoded[where]}),
     ):
-        if found:
-            wrong.append(f"{len(found):,} records {what}, such as {sorted(found)[0]}")
+        if records:
+            wrong.append(f"{len(records):,} records {what}, such as {sorted(records)[0]}")
     text = "SELECT record_partition, record_offset, {} FROM {}"
     commits = query(config, text.format("group_id, topic, partition, committed_offset", "offset_commits"))
     rows = {(row["record_partition"], row["record_offset"]): row for row in commits}

@@ -111,7 +111,7 @@ def _columns(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 def _with_types(text: str, types: dict[str, str]) -> str:
     """Replace the names of a table's own types by their definitions; field names, which end in a colon, are kept."""
-    return re.sub(r"\b(\w+)\b(?!:)", lambda found: types.get(found[1], found[1]), text)
+    return re.sub(r"\b(\w+)\b(?!:)", lambda match: types.get(match[1], match[1]), text)
 
 
 @cache
@@ -212,8 +212,8 @@ def _view(file: Traversable) -> View:
 @cache
 def views() -> dict[str, View]:
     """Return every view of `schemas/views/` by name."""
-    found = [_view(file) for file in _folder("views", ".sql")]
-    return {view.name: view for view in found}
+    parsed = [_view(file) for file in _folder("views", ".sql")]
+    return {view.name: view for view in parsed}
 
 
 @dataclass(frozen=True)
@@ -237,8 +237,8 @@ class Metric:
 def metrics() -> dict[str, Metric]:
     """Return every metric of `schemas/metrics.yaml` by name, in the order of the file."""
     entries = yaml.safe_load((files("grouptrail.schemas") / "metrics.yaml").read_text("utf-8"))
-    found = [
+    parsed = [
         Metric(**{**entry, "labels": tuple(entry["labels"]), "buckets": tuple(entry.get("buckets", ()))})
         for entry in entries
     ]
-    return {metric.name: metric for metric in found}
+    return {metric.name: metric for metric in parsed}

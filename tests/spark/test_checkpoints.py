@@ -61,7 +61,7 @@ def remove(*files: Path) -> None:
         file.unlink()
 
 
-def test_checkpoints_begin_first_batch_that_could_not_write_its_offsets_is_tried_again(
+def test_checkpoints_open_first_batch_that_could_not_write_its_offsets_is_tried_again(
     warehouse: Warehouse, config: Config, tmp_path: Path
 ) -> None:
     """A disk that is full at that moment leaves a part of the file, with which Spark would never start again."""
@@ -72,7 +72,7 @@ def test_checkpoints_begin_first_batch_that_could_not_write_its_offsets_is_tried
     offsets.mkdir(parents=True)
     (offsets / ".0.3c1f0a52-0000-0000-0000-000000000000.tmp").write_bytes(b"v1")
     landed: list[int] = []
-    assert warehouse.checkpoint(JOB).begin([warehouse.table(TABLE)]) == {}
+    assert warehouse.checkpoint(JOB).open([warehouse.table(TABLE)]) == {}
     run_once(warehouse, elsewhere, lambda _rows, batch: landed.append(batch))
     assert landed == [0]
 
@@ -92,7 +92,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
-def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
+def test_checkpoints_open_damaged_is_refused_and_a_written_start_is_accepted(
     warehouse: Warehouse, folder: Path, tmp_path: Path
 ) -> None:
     checkpoint, writes = warehouse.checkpoint(JOB), [warehouse.table(TABLE)]
@@ -100,7 +100,7 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
     for name, (damage, message) in DAMAGE.items():
         damage(folder)
         with pytest.raises(checkpoints.CheckpointError, match=f"checkpoint of job copy, .*{message}") as refusal:
-            checkpoint.begin(writes)
+            checkpoint.open(writes)
         assert "\n" not in str(refusal.value), name
         assert str(refusal.value).endswith("run grouptrail recover"), name
         shutil.rmtree(folder, ignore_errors=True)
@@ -109,7 +109,7 @@ def test_checkpoints_begin_damaged_is_refused_and_a_written_start_is_accepted(
     aside = checkpoint.put_aside()
     assert Path(str(aside), "metadata").read_bytes() == (whole / "metadata").read_bytes()
     checkpoint.write_start({"version": 4})
-    assert checkpoint.begin(writes) == {"version": 4}
+    assert checkpoint.open(writes) == {"version": 4}
     assert warehouse.checkpoint("never-run").put_aside() is None
 
 

@@ -500,7 +500,7 @@ def test_limits_new_limit_applies_to_batches_that_were_not_tried(warehouse: Ware
     checkpoint = warehouse.checkpoint("decode")
 
     def limit_of(limit: int, *batches: int) -> list[int]:
-        return [limits.begin(checkpoint, limit)(batch) for batch in batches]
+        return [limits.apply(checkpoint, limit)(batch) for batch in batches]
 
     folder = Path(checkpoint.folder)
     (folder / "offsets").mkdir(parents=True)
@@ -520,5 +520,5 @@ def test_limits_batch_tried_by_a_version_without_limit_has_none(warehouse: Wareh
     offsets = Path(checkpoint.folder, "offsets")
     offsets.mkdir(parents=True)
     (offsets / "4").touch()
-    limit_of = limits.begin(checkpoint, MAX_RECORD_BYTES)
+    limit_of = limits.apply(checkpoint, MAX_RECORD_BYTES)
     assert [limit_of(4), limit_of(5)] == [(1 << 31) - 1, MAX_RECORD_BYTES]

@@ -69,7 +69,7 @@ def crowd(config: Config, *, members: int, generations: int, group_id: str = "cr
     return group
 
 
-def quiet(config: Config) -> None:
+def groups_of_other_kinds(config: Config) -> None:
     """A KIP-848 group, a stopped group, one that has been empty for days, and one that only commits."""
     group = SimulatedGroup("audit", {"audit-log": 4}, cluster=config.cluster, kind="consumer", protocol="uniform")
     clients = [Client(f"audit-{n}", f"audit-{n}", f"/10.0.1.{n}") for n in range(2)]

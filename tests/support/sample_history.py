@@ -57,7 +57,7 @@ def _state(group: str, state: str, since: float, until: float | None, **more: An
     return {"group_id": group, "state": state, "started_at": at(since), "ended_at": ended, **more}
 
 
-def _landed(partition: int, commits: int, others: int, minute: float) -> dict[str, Any]:
+def _progress(partition: int, commits: int, others: int, minute: float) -> dict[str, Any]:
     counts = {"offset_commits": commits, "group_metadata": others, "undecodable_records": 1}
     return {"record_partition": partition, "landed_at": at(minute), **counts}
 
@@ -132,7 +132,7 @@ _ROWS: dict[str, Rows] = {
         _rebalance(3, "member_left", 1),
         _rebalance(70, "member_left", 4),
     ],
-    "ingest_progress": [_landed(3, 50, 5, 0), _landed(3, 20, 3, 1), _landed(7, 19, 0, 2)],
+    "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
 }
 
 _NO_LAG: dict[str, Any] = dict.fromkeys(

@@ -49,7 +49,7 @@ def arrow(batches: list[list[Record]]) -> list[pa.RecordBatch]:
     return [joined.slice(start, len(records)) for start, records in zip(starts, batches, strict=True)]
 
 
-def landed(batches: list[list[Record]]) -> dict[str, list[dict[str, Any]]]:
+def decoded_rows(batches: list[list[Record]]) -> dict[str, list[dict[str, Any]]]:
     """The rows of each table; every batch of rows has its table's schema and holds some."""
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for table, decoded in decode_batches(arrow(batches)):
@@ -68,7 +68,7 @@ def landed(batches: list[list[Record]]) -> dict[str, list[dict[str, Any]]]:
 def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[list[Record]]) -> None:
     """Decoded and undecodable rows together are the records read, each with its own coordinates and bytes."""
     found = {}
-    for table, rows in landed(batches).items():
+    for table, rows in decoded_rows(batches).items():
         for row in rows:
             coordinates = tuple(row[name] for name in place(0, 0))
             assert coordinates not in found
@@ -83,7 +83,7 @@ def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[l
 def test_decode_batches_vectors_fill_every_table() -> None:
     """Each table has as many rows as decoding the records one by one gives."""
     expected = Counter(decode_row(*record)[0] for record in VECTORS)
-    assert {table: len(rows) for table, rows in landed([VECTORS]).items()} == expected
+    assert {table: len(rows) for table, rows in decoded_rows([VECTORS]).items()} == expected
     assert set(expected) == set(TABLES)
 
 
@@ -160,11 +160,11 @@ def test_decode_record_above_the_limit_is_kept_verbatim_as_undecodable() -> None
 @given(records=st.lists(strategies.ANY_RECORDS, max_size=6), size=st.integers(1, 200))
 def test_decode_batches_in_parts_equals_decoding_in_one(records: list[Record], size: int) -> None:
     """Each row once, in order within its table."""
-    whole = landed([records])
+    whole = decoded_rows([records])
     before = batch._ENOUGH_BYTES
     batch._ENOUGH_BYTES = size
     try:
-        assert landed([records]) == whole
+        assert decoded_rows([records]) == whole
     finally:
         batch._ENOUGH_BYTES = before
 

@@ -94,7 +94,7 @@ def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
 
 
 @pytest.fixture
-def quiet(tmp_path: Path) -> Config:
+def fast_refresh(tmp_path: Path) -> Config:
     """A warehouse of its own that is refreshed at short intervals."""
     return configured(tmp_path, refresh_seconds=0.05)
 
@@ -223,17 +223,17 @@ def test_freshness_seconds_rises_between_scrapes(exporter: Exporter) -> None:
 # --- snapshots ----------------------------------------------------------------------------------------------
 
 
-def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(quiet: Config) -> None:
+def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(fast_refresh: Config) -> None:
     """It waits first for rows, then for the backlog; metrics are served in the meantime."""
     logged: list[str] = []
-    with exporter_of([quiet], logged.append) as running:
+    with exporter_of([fast_refresh], logged.append) as running:
         until(lambda: running.page)
         assert get(f"{running.url}/ready")[0] == 503
         assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
         assert scrape(running)["grouptrail_ready"][0][1] == 0
-        lay(quiet, "ingest_progress", progress(0, 10, stable=100))
+        lay(fast_refresh, "ingest_progress", progress(0, 10, stable=100))
         until(lambda: b"90 records of __consumer_offsets have not been read" in get(f"{running.url}/ready")[2])
-        lay(quiet, "ingest_progress", progress(10, 100))
+        lay(fast_refresh, "ingest_progress", progress(10, 100))
         until(lambda: get(f"{running.url}/ready")[0] == 200)
         until(lambda: scrape(running)["grouptrail_ready"][0][1] == 1)
     assert logged == []
@@ -263,11 +263,11 @@ def test_publish_lag_is_served_before_the_next_refresh(tmp_path: Path) -> None:
         until(lambda: [labels["partition"] for labels, _ in scrape(running)["kafka_consumer_group_lag"]] == ["5"])
 
 
-def test_tables_are_read_again_while_lag_is_published_without_a_pause(quiet: Config) -> None:
-    lay_everything(quiet)
-    with exporter_of([quiet], lambda _: None) as running:
+def test_tables_are_read_again_while_lag_is_published_without_a_pause(fast_refresh: Config) -> None:
+    lay_everything(fast_refresh)
+    with exporter_of([fast_refresh], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_state" in scrape(running))
-        lay(quiet, "group_states", {**OPEN, "group_id": "fresh", "state": "Stable"})
+        lay(fast_refresh, "group_states", {**OPEN, "group_id": "fresh", "state": "Stable"})
 
         def is_shown() -> bool:
             running.publish("default", lag_table(lag_row(4)))
@@ -296,11 +296,11 @@ def test_exporter_two_clusters_are_served_with_their_cluster_label(tmp_path: Pat
         assert ready == {"default": 1, "spare": 0}
 
 
-def test_exporter_failed_snapshot_keeps_serving_the_previous_one(quiet: Config) -> None:
+def test_exporter_failed_snapshot_keeps_serving_the_previous_one(fast_refresh: Config) -> None:
     """The failure is counted, logged once, and ends with the next snapshot that succeeds."""
     logged: list[str] = []
-    lay_everything(quiet)
-    with exporter_of([quiet], logged.append) as running:
+    lay_everything(fast_refresh)
+    with exporter_of([fast_refresh], logged.append) as running:
         until(lambda: running.page)
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: b"without lag" in get(f"{running.url}/ready")[2])
@@ -318,10 +318,10 @@ def restarts(running: Exporter) -> float:
 
 
 def test_exporter_thread_that_accepts_connections_fails_and_continues(
-    quiet: Config, monkeypatch: pytest.MonkeyPatch
+    fast_refresh: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logged: list[str] = []
-    with exporter_of([quiet], logged.append) as running:
+    with exporter_of([fast_refresh], logged.append) as running:
         until(lambda: running.page)
         faults = [MemoryError("no memory left")]
         process = running._server._http.process_conn
@@ -341,7 +341,7 @@ def test_exporter_thread_that_accepts_connections_fails_and_continues(
 
 
 def test_exporter_thread_that_takes_snapshots_fails_and_continues(
-    quiet: Config, monkeypatch: pytest.MonkeyPatch
+    fast_refresh: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after an error that is no Exception, as where delta-rs panics."""
 
@@ -350,7 +350,7 @@ def test_exporter_thread_that_takes_snapshots_fails_and_continues(
 
     logged: list[str] = []
     faults = [PanicError("index out of bounds"), ValueError("no page")]
-    running = exporter_of([quiet], logged.append)
+    running = exporter_of([fast_refresh], logged.append)
     cluster = running._clusters["default"]
     refresh = cluster.refresh
 
@@ -370,8 +370,8 @@ def test_exporter_thread_that_takes_snapshots_fails_and_continues(
     ]
 
 
-def test_show_job_is_served_at_once(quiet: Config) -> None:
-    with exporter_of([quiet], lambda _: None) as running:
+def test_show_job_is_served_at_once(fast_refresh: Config) -> None:
+    with exporter_of([fast_refresh], lambda _: None) as running:
         until(lambda: running.page)
         running.show_job("default", "lag", is_running=True, restarts=0)
         running.show_job("default", "log-offsets", is_running=False, restarts=3)
@@ -383,10 +383,10 @@ def test_show_job_is_served_at_once(quiet: Config) -> None:
     assert shown == [{"exporter": 1, "lag": 1, "log-offsets": 0}, {"exporter": 0, "lag": 0, "log-offsets": 3}]
 
 
-def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config) -> None:
+def test_exporter_stale_snapshot_serves_no_group_metrics(fast_refresh: Config) -> None:
     """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
-    lay_everything(quiet)
-    with exporter_of([quiet], lambda _: None) as running:
+    lay_everything(fast_refresh)
+    with exporter_of([fast_refresh], lambda _: None) as running:
         until(lambda: "kafka_consumer_group_lag" in scrape(running))
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: running.state("default").problem)
@@ -404,9 +404,9 @@ def test_exporter_stale_snapshot_serves_no_group_metrics(quiet: Config) -> None:
         }
 
 
-def test_scrape_during_updates_contains_a_single_snapshot(quiet: Config) -> None:
+def test_scrape_during_updates_contains_a_single_snapshot(fast_refresh: Config) -> None:
     """The tables change during the scrape, and all partitions still come from one sample."""
-    with exporter_of([quiet], lambda _: None) as running:
+    with exporter_of([fast_refresh], lambda _: None) as running:
         stop = threading.Event()
 
         def publish() -> None:

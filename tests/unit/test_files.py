@@ -1,4 +1,4 @@
-"""Files of Delta tables that Arrow writes: what lands in them, and the bounds by which readers pass over them."""
+"""Files of Delta tables that Arrow writes: what is in them, and the bounds by which readers pass over them."""
 
 from __future__ import annotations
 

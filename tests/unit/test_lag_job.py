@@ -65,7 +65,7 @@ def new_state(config: Config) -> LagState:
     return LagState(lag_inputs(config), lambda _: None)
 
 
-def landing(lag: LagState, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
+def lag_of(lag: LagState, config: Config, *logs: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a batch of these samples, and store both as the jobs do."""
     rows = pa.Table.from_pylist(list(logs), LOGS)
     write_deltalake(warehouse_of(config).table("log_offsets").path, rows, mode="append")
@@ -87,7 +87,7 @@ def test_lag_batch_uses_own_clusters_commits_and_group_states(config: Config) ->
     small_tables.lay(
         config, "group_states", {"state": "Stable", "started_at": at(-60), "is_open": True, "open_bucket": 1}
     )
-    [row] = landing(new_state(config), config, log(0, 150))
+    [row] = lag_of(new_state(config), config, log(0, 150))
     assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
 
 
@@ -95,7 +95,7 @@ def test_lag_batch_of_several_samples_uses_the_commits_of_each_time(config: Conf
     """Such a batch follows a stop of the job."""
     commit(config, -5, 100)
     commit(config, 15, 140)
-    rows = landing(new_state(config), config, log(0, 150), log(20, 160), log(10, 150))
+    rows = lag_of(new_state(config), config, log(0, 150), log(20, 160), log(10, 150))
     assert [(row["sampled_at"], row["lag"]) for row in rows] == [(at(0), 50), (at(10), 50), (at(20), 20)]
 
 
@@ -105,7 +105,7 @@ def test_lag_job_after_restart_gives_the_same_rows(config: Config) -> None:
     for number in range(40):
         commits = 100 + 2 * (number // 8)
         commit(config, number * 10 - 1, commits)
-        landing(steady, config, log(number * 10, 150 + 3 * number))
+        lag_of(steady, config, log(number * 10, 150 + 3 * number))
     for stored in (False, True):
         if stored:
             store_committed(config, record_offset=10_000 + 10 * 349, committed_offset=106, record_at=at(349))
@@ -128,7 +128,7 @@ def test_lag_job_after_restart_knows_how_old_a_commit_of_the_last_week_is(config
         warehouse_of(config).table("log_offsets").path, pa.Table.from_pylist(logs[::2] + failed, LOGS), mode="append"
     )
     commit(config, -1, round((9 - days) * 24 * 1000) + 1)
-    [row] = landing(new_state(config), config, log(hours * 3600, 1000 * hours))
+    [row] = lag_of(new_state(config), config, log(hours * 3600, 1000 * hours))
     assert row["lag_seconds"] == pytest.approx(days * day, rel=0.12)
 
 
@@ -151,7 +151,7 @@ def test_lag_job_after_restart_opens_only_files_of_samples_that_it_keeps(config:
     prepared.prepare()  # which looks whether there is a sample
     for path in unneeded:
         (Path(warehouse_of(config).table("log_offsets").path) / path).unlink()
-    [row] = landing(prepared, config, now)
+    [row] = lag_of(prepared, config, now)
     assert row["lag_seconds"] == pytest.approx(50 * 3600, rel=0.12)
 
 
@@ -176,7 +176,7 @@ def test_lag_job_prepared_before_the_first_sample_computes_the_same_without_read
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit(config, -1, 100)
-    expected = landing(new_state(config), config, log(0, 150))
+    expected = lag_of(new_state(config), config, log(0, 150))
     read: list[str] = []
     read_rows = Table.read
 
@@ -206,7 +206,7 @@ def test_lag_job_reads_what_is_committed_while_it_waits_for_its_first_sample(con
 def test_lag_batch_retried_ignores_rows_of_its_first_attempt(config: Config) -> None:
     """Rows that the first attempt stored are no earlier samples."""
     commit(config, -1, 100)
-    first = landing(new_state(config), config, log(0, 90), log(10, 150))
+    first = lag_of(new_state(config), config, log(0, 90), log(10, 150))
     assert [row["lag_seconds_method"] for row in first] == ["observed", "observed"]
     again = new_state(config).lag(pa.Table.from_pylist([log(0, 90), log(10, 150)], LOGS))
     assert again.to_pylist() == first
@@ -219,7 +219,7 @@ def test_lag_job_after_restart_keeps_only_commits_apart_that_a_sample_may_not_se
     monkeypatch.setattr(positions, "_MANY", 1)
     for number in range(1, 50):
         commit(config, -number * 100, 5000 - number)
-    landing(new_state(config), config, log(0, 6000))
+    lag_of(new_state(config), config, log(0, 6000))
     again = new_state(config)
     again.prepare()
     assert again._prepared is not None
@@ -246,7 +246,7 @@ def test_commits_after_the_stored_ones_of_their_partition_are_added() -> None:
 def test_lag_job_after_restart_knows_by_its_own_stored_lag_which_samples_are_over(config: Config) -> None:
     """Where the newest file has another cluster's rows too, it does not know."""
     commit(config, -1, 100)
-    landing(new_state(config), config, log(0, 150))
+    lag_of(new_state(config), config, log(0, 150))
     kept = state.MOST_SAMPLES_A_BATCH * config.log_offsets.interval_seconds + state.CLOCKS_APART.total_seconds()
     until = new_state(config)._first_until()
     assert until is not None
@@ -264,7 +264,7 @@ def test_lag_job_after_restart_keeps_deleted_offsets_deleted(config: Config) -> 
     store_committed(config, record_offset=10_000, committed_offset=100, record_at=at(0))
     commit(config, 0, 100)
     commit(config, 5, None)
-    assert landing(new_state(config), config, log(10, 150)) == []
+    assert lag_of(new_state(config), config, log(10, 150)) == []
 
 
 def test_lag_job_started_after_an_admin_reset_judges_the_group_by_its_commits(config: Config) -> None:
@@ -275,7 +275,7 @@ def test_lag_job_started_after_an_admin_reset_judges_the_group_by_its_commits(co
     commit(config, -603, 100)
     commit(config, -400, 90)
     store_committed(config, record_offset=10_000 - 4_000, committed_offset=90, record_at=at(-400))
-    rows = landing(new_state(config), config, *(log(second, 150) for second in range(0, 320, 10)))
+    rows = lag_of(new_state(config), config, *(log(second, 150) for second in range(0, 320, 10)))
     assert (rows[0]["status"], rows[-1]["status"]) == ("OK", "STOP")
 
 
@@ -283,9 +283,9 @@ def test_lag_job_after_optimize_of_commits_uses_the_newest_commit(config: Config
     lag = new_state(config)
     for number in range(3):
         commit(config, number * 10 - 1, 100 + number)
-        landing(lag, config, log(number * 10, 150))
+        lag_of(lag, config, log(number * 10, 150))
     DeltaTable(warehouse_of(config).table("offset_commits").path).optimize.compact()
-    [row] = landing(lag, config, log(30, 150))
+    [row] = lag_of(lag, config, log(30, 150))
     assert (row["committed_offset"], row["lag"]) == (102, 48)
 
 
@@ -294,7 +294,7 @@ def test_lag_between_samples_uses_new_commits_and_the_last_log_end(config: Confi
     lag = new_state(config)
     commit(config, -5, 100)
     assert lag.fresh_rows() is None  # there is no sample yet
-    found = landing(lag, config, log(0, 150))
+    found = lag_of(lag, config, log(0, 150))
     fresh = lag.fresh_rows()
     assert fresh is not None
     assert fresh.to_pylist() == [{name: row[name] for name in PUBLISHED} for row in found]
@@ -312,7 +312,7 @@ def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples
     lag.add_live(live(4, 130))
     assert lag.fresh_rows() is None  # there is no sample yet
     commit(config, -5, 100)
-    landing(lag, config, log(0, 150))
+    lag_of(lag, config, log(0, 150))
     lag.add_live(live(4, 130).slice(0, 0))
     lag.fresh_rows()
     assert lag.fresh_rows() is None
@@ -321,17 +321,17 @@ def test_lag_by_live_commits_is_published_but_neither_stored_nor_seen_by_samples
     assert fresh is not None
     assert [(row["committed_offset"], row["lag"]) for row in fresh.to_pylist()] == [(130, 20)]
     assert lag.commits()[0]["committed_offset"].to_pylist() == [100]
-    [row] = landing(lag, config, log(10, 150))
+    [row] = lag_of(lag, config, log(10, 150))
     assert row["committed_offset"] == 100
     commit(config, 4, 130)
-    [row] = landing(lag, config, log(20, 150))
+    [row] = lag_of(lag, config, log(20, 150))
     assert row["committed_offset"] == 130
 
 
 def test_lag_by_a_live_deletion_is_no_longer_published(config: Config) -> None:
     lag = new_state(config)
     commit(config, -5, 100)
-    landing(lag, config, log(0, 150))
+    lag_of(lag, config, log(0, 150))
     lag.add_live(live(4, None))
     fresh = lag.fresh_rows()
     assert fresh is not None
@@ -344,7 +344,7 @@ def test_lag_exact_groups_unreachable_brokers_are_logged(config: Config) -> None
     config = config.model_copy(update={"lag": config.lag.model_copy(update={"exact_groups": ("*",)})})
     commit(config, -5, 100)
     lag = LagState(lag_inputs(config), lines.append)
-    [row] = landing(lag, config, log(0, 150))
+    [row] = lag_of(lag, config, log(0, 150))
     assert (row["lag"], row["lag_seconds_method"]) == (50, "bounded")
     assert len(lines) == 1
     assert lines[0].startswith("lag: the records of lag.exact_groups cannot be fetched: no Kafka broker answers at")

@@ -132,9 +132,9 @@ def test_rhythm_restored_from_stored_waits_is_that_of_an_uninterrupted_run(
     whole, again = UsualWaits(), UsualWaits()
     zero = np.array([0])
     for number, (committed, silent) in enumerate(samples):
-        whole.begin(number * SECOND, 1)
+        whole.start_sample(number * SECOND, 1)
         whole.put(zero, np.array([committed]), np.array([silent]))
-        again.begin(number * SECOND, 1)
+        again.start_sample(number * SECOND, 1)
         again.put(zero, np.array([committed]), np.array([silent]))
         if number <= stop:
             again.restore(zero, *whole.waits(zero))
@@ -147,7 +147,7 @@ def test_rhythm_is_what_the_last_two_waits_that_a_commit_ended_have_reached(samp
     """Computed one sample after the other."""
     rhythm, zero, waits = UsualWaits(), np.array([0]), [0.0, 0.0]
     for number, (committed, silent) in enumerate(samples):
-        rhythm.begin(number * SECOND, 1)
+        rhythm.start_sample(number * SECOND, 1)
         rhythm.put(zero, np.array([committed]), np.array([silent]))
         if number and committed > samples[number - 1][0]:
             before = samples[number - 1][1]

@@ -20,7 +20,7 @@ def add(window: Window, at: int, committed: int, committed_at: int, lag: int) ->
     """Add a sample of one position."""
     figures = {"committed": committed, "committed_at": committed_at, "lag": lag}
     zero = np.array([0])
-    window.begin(at, 1)
+    window.start_sample(at, 1)
     window.put(zero, zero, **{name: np.array([figure]) for name, figure in figures.items()})
 
 

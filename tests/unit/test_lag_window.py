@@ -152,5 +152,5 @@ def test_window_shows_what_all_its_samples_show(
 def add(window: Window, kept: _Kept, count: int) -> None:
     of_those: list[Ints] = [np.array(column[:count]) for column in kept[1:]]
     figures = dict(zip(("committed", "committed_at", "lag", "keeps_up"), of_those, strict=True))
-    window.begin(kept.at, count)
+    window.start_sample(kept.at, count)
     window.put(np.arange(count), PARTITIONS[:count], **figures)

@@ -1,4 +1,4 @@
-"""Rows of the decoded tables: which record lands where, and what its columns say."""
+"""Rows of the decoded tables: which record is in which table, and what its columns say."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def member_of(key: bytes, value: bytes) -> dict[str, Any]:
     table, row = decode_row(key, value)
     assert table == "group_metadata"
     assert encode_row(table, row) == (key, value)
-    [landed] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
-    [member] = landed["members"]
+    [stored] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
+    [member] = stored["members"]
     return dict(member)
 
 
@@ -89,11 +89,11 @@ def test_table_of_maps_each_record_type_to_its_table(type_: int) -> None:
 def test_decode_row_vector_fits_its_schema_and_encodes_back(vector: Vector) -> None:
     """The row has the contract's columns, Arrow accepts its values unchanged, and it restores the bytes."""
     table, row = decode_row(vector.key, vector.value)
-    [landed] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
-    assert set(row) == set(landed)
+    [stored] = pa.RecordBatch.from_pylist([row], schema=own_columns(table)).to_pylist()
+    assert set(row) == set(stored)
     plain = [name for name in row if name != "members"]
-    assert {name: row[name] for name in plain} == {name: landed[name] for name in plain}
-    assert encode_row(table, landed) == (vector.key, vector.value)
+    assert {name: row[name] for name in plain} == {name: stored[name] for name in plain}
+    assert encode_row(table, stored) == (vector.key, vector.value)
 
 
 @pytest.mark.parametrize("vector", [v for v in RECORDS if v.name.endswith("/tombstone")], ids=lambda v: v.name)

@@ -67,7 +67,7 @@ def test_spark_settings_limit_retained_executions_only_without_the_ui(ui: str, k
 
 @pytest.mark.usefixtures("embedded")
 @pytest.mark.parametrize(("cores", "is_run", "is_quick"), [(2, True, True), (2, False, False), (8, True, False)])
-def test_begun_session_of_run_on_few_cores_does_without_the_second_compiler(
+def test_starting_jvm_of_run_on_few_cores_does_without_the_second_compiler(
     monkeypatch: pytest.MonkeyPatch, cores: int, is_run: bool, is_quick: bool
 ) -> None:
     """Other commands use Spark for one long piece of work."""
@@ -75,8 +75,8 @@ def test_begun_session_of_run_on_few_cores_does_without_the_second_compiler(
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(session.jvm, "start", started.append)
     if is_run:
-        with session.begun_session(session_settings(load_config(None, {}, {}))) as begun:
-            begun.result()
+        with session.starting_jvm(session_settings(load_config(None, {}, {}))) as jvm_settings:
+            jvm_settings.result()
     else:
         session._start_jvm(session_settings(load_config(None, {}, {})), lambda _: None)
     [settings] = started
@@ -94,7 +94,7 @@ def test_embedded_session_java_and_workers_return_freed_memory(given: dict[str, 
     assert (os.environ["MALLOC_ARENA_MAX"], os.environ["MIMALLOC_PURGE_DELAY"]) == (arenas, "0")
 
 
-def test_begun_session_pyspark_is_imported_by_one_thread() -> None:
+def test_starting_jvm_pyspark_is_imported_by_one_thread() -> None:
     """A job's check, in this thread, imports pyspark too, and its modules import each other."""
     code = """
 import sys
@@ -104,8 +104,8 @@ from grouptrail.spark import session
 loaded = []
 session._start_jvm = lambda *_, **__: loaded.append("pyspark.sql" in sys.modules) or {}
 before = "pyspark" in sys.modules
-with session.begun_session(session_settings(load_config(None, {}, {}))) as begun:
-    begun.result()
+with session.starting_jvm(session_settings(load_config(None, {}, {}))) as jvm_settings:
+    jvm_settings.result()
 print(before, *loaded)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -53,19 +53,19 @@ def _tables() -> Iterable[str]:
 
 def _offered(find: Callable[[], set[str]]) -> list[str]:
     """Return what is found in time, in order; nothing after an error."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def look() -> None:
         try:
-            found.update(find())
+            names.update(find())
         except BaseException:  # also typer's, of options that are not complete yet
-            found.clear()
+            names.clear()
 
     looking = threading.Thread(target=look, daemon=True)
     with _without_stderr():
         looking.start()
         looking.join(_PATIENCE_SECONDS)
-    return sorted(name for name in list(found) if _PLAIN.fullmatch(name))[:_MOST_OFFERED]
+    return sorted(name for name in list(names) if _PLAIN.fullmatch(name))[:_MOST_OFFERED]
 
 
 @contextlib.contextmanager

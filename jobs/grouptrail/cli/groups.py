@@ -194,8 +194,8 @@ def digest(
     ] = None,
 ) -> None:
     """Summarise what happened: worst groups, rebalance storms, offset resets, vanished and new groups."""
-    begin = parse_past_time(since, "--since")
-    assert begin is not None
+    start = parse_past_time(since, "--since")
+    assert start is not None
     url = _read_secret("webhook URL") if post == "-" else post
     config = options.load_stored()
     from grouptrail.report.digest import digest_of, nothing_recorded, render
@@ -203,7 +203,7 @@ def digest(
     from grouptrail.report.webhook import post as post_to
 
     try:
-        rows = read_digest(warehouse_of(config), begin, sample_seconds=config.log_offsets.interval_seconds)
+        rows = read_digest(warehouse_of(config), start, sample_seconds=config.log_offsets.interval_seconds)
         summary = digest_of(rows)
     except NothingRecordedError as error:
         if url is not None:  # where silence would look as if all were well

@@ -41,8 +41,8 @@ def open_(options: ConfigOptions, listen: Listen = None) -> None:
 
     def log(line: str) -> None:
         print_log(line)
-        if found := _SERVING.match(line):
-            _open_browser(found[1])
+        if match := _SERVING.match(line):
+            _open_browser(match[1])
 
     _serve(options, {"exporter.listen": listen}, log)
 

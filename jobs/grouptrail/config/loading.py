@@ -119,7 +119,7 @@ def _validate(settings: list[Setting], problems: list[str]) -> Config | None:
             setting = (
                 by_path.get(path)
                 or by_path.get(path[:2])
-                or next(found for at, found in by_path.items() if at[0] == path[0])
+                or next(other for at, other in by_path.items() if at[0] == path[0])
             )
             problems.append(f"{setting.place}: {_message(fault['type'], fault['msg'], setting)}")
     return None

@@ -58,13 +58,13 @@ def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
 
 def _decode_one_by_one(batch: pa.RecordBatch, max_record_bytes: int | None) -> Iterator[tuple[str, pa.RecordBatch]]:
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-    found: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
+    by_table: dict[str, tuple[list[int], list[dict[str, Any]]]] = {}
     for index, (key, value) in enumerate(zip(keys, values, strict=True)):
         table, row = decode_row(key, value, max_record_bytes)
-        indices, rows = found.setdefault(table, ([], []))
+        indices, rows = by_table.setdefault(table, ([], []))
         indices.append(index)
         rows.append(row)
-    for table, (indices, rows) in found.items():
+    for table, (indices, rows) in by_table.items():
         own = pa.RecordBatch.from_pylist(rows, schema=own_columns(table))
         yield table, _with_records(table, batch.take(pa.array(indices)), own)
 

@@ -42,17 +42,17 @@ def start(context: JobContext[DecodeConfig]) -> Query:
     warehouse.ensure(DECODE.writes)
     refuse_other_source(warehouse, is_polled=False)
     checkpoint = warehouse.checkpoint(DECODE.name)
-    begun = checkpoint.begin(warehouse.tables(DECODE.writes)).get("offsets", {})
-    begin = {int(at): offset for at, offset in begun.items()}
+    recovered = checkpoint.open(warehouse.tables(DECODE.writes)).get("offsets", {})
+    first_offsets = {int(at): offset for at, offset in recovered.items()}
     if not checkpoint.has_finished_batch():
         # What was read from log segments, or before `recover`, is not read again.
-        begin = segment_ends(read_ends(warehouse)) | begin
+        first_offsets = segment_ends(read_ends(warehouse)) | first_offsets
     topic = RecordRanges(context.kafka)
     planned = read_offsets_topic(
         warehouse.session,
         context.kafka,
         topic.partitions(),
-        begin,
+        first_offsets,
         group=topic.answering_group(),
         max_records_per_batch=settings.max_records_per_batch,
     )
@@ -60,9 +60,9 @@ def start(context: JobContext[DecodeConfig]) -> Query:
         warehouse,
         records=topic,
         app=checkpoint.query_id,
-        end_offsets=lambda batch: checkpoint.end_offsets(batch) if batch >= 0 else begin,
+        end_offsets=lambda batch: checkpoint.end_offsets(batch) if batch >= 0 else first_offsets,
         bounds=topic.bounds,
-        max_record_bytes=limits.begin(checkpoint, settings.max_record_bytes),
+        max_record_bytes=limits.apply(checkpoint, settings.max_record_bytes),
         log=context.log,
     )
     return start_query(

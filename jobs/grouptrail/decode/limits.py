@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NO_LIMIT = (1 << 31) - 1
 
 
-def begin(checkpoint: Checkpoint, max_record_bytes: int) -> Callable[[int], int]:
+def apply(checkpoint: Checkpoint, max_record_bytes: int) -> Callable[[int], int]:
     """Let the configured limit apply to all batches that have not been tried; return the limit of a batch."""
     limits = {-1: _NO_LIMIT}
     for name in checkpoint.names("limits"):

@@ -201,8 +201,8 @@ def _logs(lag: pa.Table) -> dict[str, pa.Table]:
 
 def _grouped(rows: pa.Table, keys: list[str], column: str, how: str) -> pa.Table:
     """Return one value for each key."""
-    found = rows.group_by(keys).aggregate([(column, how)])
-    return found.select([*keys, f"{column}_{how}"]).rename_columns([*keys, "value"])
+    aggregated = rows.group_by(keys).aggregate([(column, how)])
+    return aggregated.select([*keys, f"{column}_{how}"]).rename_columns([*keys, "value"])
 
 
 def _valued(rows: pa.Table, column: str) -> pa.Table:

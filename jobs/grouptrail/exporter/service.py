@@ -153,17 +153,17 @@ class Exporter:
         due = time.monotonic()
         while not self._stopping.is_set():
             self._wake.clear()
-            began = time.monotonic()
-            reads_tables = began >= due
+            started = time.monotonic()
+            reads_tables = started >= due
             if reads_tables:
-                due = began + self._refresh_seconds
+                due = started + self._refresh_seconds
             for cluster in self._clusters.values():
                 if self._stopping.is_set():
                     return
                 cluster.refresh(reads_tables=reads_tables)
                 pages = [one.page for one in self._clusters.values() if one.page is not None]
                 self._page = Page(pages) if pages else None
-            release_memory(after_seconds=time.monotonic() - began)
+            release_memory(after_seconds=time.monotonic() - started)
             self._wake.wait(max(0.0, due - time.monotonic()))
 
 

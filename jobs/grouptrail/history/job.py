@@ -57,7 +57,7 @@ def start(context: JobContext[HistorySettings]) -> Query:
     warehouse.ensure(READ_OR_WRITTEN)
     refuse_half_rebuilt(warehouse)
     checkpoint = warehouse.checkpoint(HISTORY.name)
-    started = checkpoint.begin(warehouse.tables(HISTORY.writes))
+    started = checkpoint.open(warehouse.tables(HISTORY.writes))
     writer = HistoryBatchWriter(context, app=checkpoint.query_id)
     return warehouse.table(PROGRESS).follow(
         checkpoint,

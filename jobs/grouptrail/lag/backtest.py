@@ -90,7 +90,7 @@ def replay(
         then = at_numbers(earlier_ends.pop(0), partitions)
         earlier_ends.append(np.full(index.partition_count, UNKNOWN))
         earlier_ends[-1][partitions] = ends
-        window.begin(at, index.position_count)
+        window.start_sample(at, index.position_count)
         window.put(
             numbers,
             partitions,
@@ -237,12 +237,12 @@ class _Stored:
             times = ints(batch["sampled_at"])
             cuts = np.flatnonzero(np.diff(times, prepend=times[0] if newest == UNKNOWN else newest) >= self._apart)
             newest = int(times[-1])
-            for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(batch)], strict=True):
-                if begin in cuts and waiting:
+            for first, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(batch)], strict=True):
+                if first in cuts and waiting:
                     yield self._counted(waiting)
                     waiting = []
-                if end > begin:
-                    waiting.append(batch.slice(begin, end - begin))
+                if end > first:
+                    waiting.append(batch.slice(first, end - first))
         if waiting:
             yield self._counted(waiting)
 

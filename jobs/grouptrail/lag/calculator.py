@@ -209,7 +209,7 @@ class LagCalculator:
         committed, committed_at = ints(rows["committed_offset"]), ints(rows["commit_at"])
         readable = not_deleted(ints(rows["lag"]), ints(rows["lost_records"]), committed)
         committed, readable = (np.where(is_other, UNKNOWN, column) for column in (committed, readable))
-        self._window.begin(at, self._index.position_count)
+        self._window.start_sample(at, self._index.position_count)
         self._add_ends(at, partitions, ints(rows["log_end_offset"]))
         self._window.put(
             numbers,
@@ -220,7 +220,7 @@ class LagCalculator:
             keeps_up=self._keeps_up(partitions, committed, readable),
         )
         silent, *waits = (floats(rows[name]) for name in ("silent_seconds", *_WAITS))
-        self._waits.begin(at, self._index.position_count)
+        self._waits.start_sample(at, self._index.position_count)
         self._waits.put(numbers, np.where(np.isnan(silent), UNKNOWN, committed), silent)
         self._waits.restore(numbers, *waits)
         self._departures.restore(numbers, rows["read_before_end"], at)
@@ -274,8 +274,8 @@ class LagCalculator:
             self._last_owners = last_owners
             self._numbered_owners = LastOwners.of(last_owners, self._numbers(last_owners)[1])
         known, noted = self._window.newest_at(at), self._waits.newest
-        self._window.begin(at, self._index.position_count)
-        self._waits.begin(at, self._index.position_count)
+        self._window.start_sample(at, self._index.position_count)
+        self._waits.start_sample(at, self._index.position_count)
         self._add_ends(at, sampled.partitions, at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows))
         context = _Context(
             groups,
@@ -367,12 +367,12 @@ class LagCalculator:
         parts = [
             sampled.order[first : first + self._at_a_time] for first in range(0, len(sampled.order), self._at_a_time)
         ]
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
         due: list[UnreadQuery] = []
         for part in parts:
             entries = self._entries(sampled, part)
             rows, lag = self._rows(entries, context, names)
-            found.append(rows)
+            tables.append(rows)
             if fetch_records is not None and len(due) < MOST_QUERIES:
                 due += self._unread.due(entries, lag, _is_not_progressing(rows))
         if fetch_records is not None and due:
@@ -380,8 +380,8 @@ class LagCalculator:
             is_changed[self._unread.query(due, sampled.at, fetch_records)] = True
             for number, part in enumerate(parts):
                 if is_changed[sampled.positions[part]].any():
-                    found[number], _ = self._rows(self._entries(sampled, part), context, names)
-        return pa.concat_tables([ROWS.empty_table().select(names), *found]).unify_dictionaries()
+                    tables[number], _ = self._rows(self._entries(sampled, part), context, names)
+        return pa.concat_tables([ROWS.empty_table().select(names), *tables]).unify_dictionaries()
 
     def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag]:
         """Return the rows of `consumer_lag` for entries with these columns, and their lag."""
@@ -440,8 +440,8 @@ class LagCalculator:
 
     def _read_before_end(self, entries: Entries, context: _Context) -> pa.Array:
         """Return what the groups without members had read when the last one was gone, as dictionary codes."""
-        found = context.departed.evidence[entries.positions].astype(np.int32) - 1
-        return pa.DictionaryArray.from_arrays(pa.array(found, mask=found < 0), pa.array(READ_BEFORE_END))
+        codes = context.departed.evidence[entries.positions].astype(np.int32) - 1
+        return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(READ_BEFORE_END))
 
     def _held_groups(self, commits: pa.Table, groups: Mapping[str, GroupStatus]) -> dict[str, int]:
         """Return the groups whose partition of the offsets topic is held back, with that partition."""
@@ -620,8 +620,8 @@ _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 
 def _is_not_progressing(rows: pa.Table) -> Bools:
-    found: Bools = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
-    return found
+    is_stuck: Bools = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
+    return is_stuck
 
 
 def _without_offsets(owned: pa.Table) -> pa.Table:

@@ -128,7 +128,7 @@ class Departures:
         owners, of_owners = owners.among(groups)
         polls = np.full(count, UNKNOWN)
         polls[owners.positions] = owners.poll
-        evidence = self._found(groups, commits, polls, count)
+        evidence = self._known_evidence(groups, commits, polls, count)
         committed_at = np.full(count, UNKNOWN)
         plain = commits.of(commits.is_plain)
         committed_at[plain.positions] = plain.committed_at
@@ -144,7 +144,7 @@ class Departures:
         is_there[commits.positions] = True
         return Departed(has_left & is_there, (evidence & _ALL > 0) & is_there, evidence)
 
-    def _found(self, groups: Groups, commits: LastCommits, polls: Ints, count: int) -> Ints:
+    def _known_evidence(self, groups: Groups, commits: LastCommits, polls: Ints, count: int) -> Ints:
         """Return the evidence by position, and keep it for later samples."""
         ends, positions = groups.emptied_at[commits.groups], commits.positions
         self._evidence, self._known_at = (lengthened(one, count) for one in (self._evidence, self._known_at))
@@ -153,10 +153,10 @@ class Departures:
         has_read = (polls[positions] > 0) & (commits.read.after != UNKNOWN) & (commits.read.after >= since)
         was_close = (commits.unread.after != UNKNOWN) & (commits.unread.after >= ends - _CLOSE_MICROS)
         was_close &= (commits.unread.before == UNKNOWN) | (commits.unread.before > ends)
-        found = known | np.where(has_read, _RECENT, 0) | np.where(was_close, _ALL, 0)
-        self._evidence[positions], self._known_at[positions] = found, groups.at
+        combined = known | np.where(has_read, _RECENT, 0) | np.where(was_close, _ALL, 0)
+        self._evidence[positions], self._known_at[positions] = combined, groups.at
         evidence = np.zeros(count, np.int64)
-        evidence[positions] = found
+        evidence[positions] = combined
         return evidence
 
 
@@ -164,9 +164,9 @@ def _may_be_read(groups: Groups, commits: LastCommits) -> Bools:
     """Return whether each group has had a commit, or members, since it became Empty."""
     ends, offsets = groups.emptied_at[commits.groups], groups.emptied_offsets[commits.groups]
     is_later = np.where(offsets == UNKNOWN, commits.committed_at > ends, commits.record_offsets > offsets)
-    found = np.array([status.is_returning for status in groups.statuses], bool)
-    found[commits.groups[is_later]] = True
-    return found
+    may_be_read = np.array([status.is_returning for status in groups.statuses], bool)
+    may_be_read[commits.groups[is_later]] = True
+    return may_be_read
 
 
 def _left_by_themselves(owners: LastOwners, committed_at: Ints, evidence: Ints, end: Ints) -> Bools:
@@ -181,11 +181,11 @@ def _left_by_themselves(owners: LastOwners, committed_at: Ints, evidence: Ints, 
     silent, since_join = end - newest[owners.members], end - owners.joined_at
     was_alive = (owners.session > 0) & (newest[owners.members] != UNKNOWN) & _is_within(silent, owners.session)
     has_polled = (owners.joined_at != UNKNOWN) & (owners.poll > 0) & _is_within(since_join, owners.poll)
-    found: Bools = (owners.has_left | was_alive) & (has_polled | has_read[owners.members])
-    return found
+    left: Bools = (owners.has_left | was_alive) & (has_polled | has_read[owners.members])
+    return left
 
 
 def _is_within(elapsed: Ints, timeout: Ints) -> Bools:
     """Return whether a timeout has not passed, by clocks that may differ, and of which none was set back."""
-    found: Bools = (elapsed >= -_CLOCKS_DIFFER_MICROS) & (elapsed < timeout - _CLOCKS_DIFFER_MICROS)
-    return found
+    is_within: Bools = (elapsed >= -_CLOCKS_DIFFER_MICROS) & (elapsed < timeout - _CLOCKS_DIFFER_MICROS)
+    return is_within

@@ -117,13 +117,13 @@ def statuses(
     returning_at = {row["group_id"]: _time(row["returning_at"]) for row in returning}
     groups = {}
     for row in states:
-        found = topics.get(row["group_id"])
+        subscribed = topics.get(row["group_id"])
         before = past.get(row["group_id"], {})
         pauses_of = sorted(before.get("seconds") or (), reverse=True)
         is_empty = row["state"] == "Empty"
         groups[row["group_id"]] = GroupStatus(
             state=row["state"],
-            topics=None if found is None else frozenset(found),
+            topics=None if subscribed is None else frozenset(subscribed),
             emptied_at=_time(row["started_at"]) if is_empty else None,
             endings=frozenset(endings.get(row["group_id"], ())),
             record_partition=row["record_partition"],

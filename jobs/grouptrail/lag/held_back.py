@@ -46,7 +46,7 @@ class HeldBackPartitions:
 
     tolerated_seconds: float = 15
     _open: dict[int, _Hold] = field(default_factory=dict)
-    _landing: dict[int, _Hold] = field(default_factory=dict)
+    _unwritten: dict[int, _Hold] = field(default_factory=dict)
     _ended: dict[int, list[_Hold]] = field(default_factory=dict)
     _sampled_at: int | None = None
 
@@ -80,38 +80,38 @@ class HeldBackPartitions:
         """
         if not self.partitions():
             return None
-        return min(hold.until for hold in (*self._landing.values(), *self._open.values()))
+        return min(hold.until for hold in (*self._unwritten.values(), *self._open.values()))
 
     def release(self, ends: Mapping[int, int]) -> None:
         """Release the partitions of the offsets topic that are decoded up to these offsets."""
-        self._landing = {at: hold for at, hold in self._landing.items() if ends.get(at, 0) < hold.end}
+        self._unwritten = {at: hold for at, hold in self._unwritten.items() if ends.get(at, 0) < hold.end}
         # The transaction may have ended since a sample that is processed late.
         for partition in [at for at, hold in self._open.items() if ends.get(at, 0) >= hold.end]:
             self._remember(partition, self._open.pop(partition))
 
     def partitions(self) -> frozenset[int]:
         """Return the partitions that are held back."""
-        return frozenset(self._landing) | {at for at, hold in self._open.items() if self._is_long(hold)}
+        return frozenset(self._unwritten) | {at for at, hold in self._open.items() if self._is_long(hold)}
 
     def in_effect_at(self, partitions: Ints, offsets: Ints, written_at: Ints) -> Ints:
         """Return when these records of the offsets topic took effect.
 
         A commit in a transaction takes effect when the transaction ends, which may be long after it was written.
         """
-        found = written_at.copy()
+        since = written_at.copy()
         for partition, holds in self._ended.items():
             rows = np.flatnonzero(partitions == partition)
             for hold in holds:
                 behind = rows[offsets[rows] >= hold.stable]
-                found[behind] = np.maximum(found[behind], hold.until)
-        return found
+                since[behind] = np.maximum(since[behind], hold.until)
+        return since
 
     def _is_long(self, hold: _Hold) -> bool:
         return hold.since is None or hold.until - hold.since > self.tolerated_seconds * _MICROS
 
     def _end(self, partition: int, hold: _Hold) -> None:
         if self._is_long(hold):
-            self._landing[partition] = hold
+            self._unwritten[partition] = hold
         self._remember(partition, hold)
 
     def _remember(self, partition: int, hold: _Hold) -> None:
@@ -161,17 +161,17 @@ class CoordinatorOffsets:
         if not self._groups:
             return commits
         is_held = self._are_held(commits)
-        landed: dict[tuple[str, str, int], dict[str, Any]] = {
+        stored: dict[tuple[str, str, int], dict[str, Any]] = {
             (row["group_id"], row["topic"], row["partition"]): row for row in commits.filter(is_held).to_pylist()
         }
-        rows = [{**row, **_NO_OFFSET} for position, row in landed.items() if not self._has_offset(*position)]
+        rows = [{**row, **_NO_OFFSET} for position, row in stored.items() if not self._has_offset(*position)]
         for group, offsets in self._offsets.items():
-            for (topic, partition), (offset, found_at) in offsets.items():
-                row = landed.get((group, topic, partition))
+            for (topic, partition), (offset, fetched_at) in offsets.items():
+                row = stored.get((group, topic, partition))
                 if row is None or row["committed_offset"] != offset:
                     position = {"group_id": group, "topic": topic, "partition": partition}
-                    found = {"record_at": found_at, "commit_at": found_at, "committed_offset": offset}
-                    row = {"record_partition": self._groups[group], "is_tombstone": False, **position, **found}
+                    fetched = {"record_at": fetched_at, "commit_at": fetched_at, "committed_offset": offset}
+                    row = {"record_partition": self._groups[group], "is_tombstone": False, **position, **fetched}
                 rows.append(row)
         return pa.concat_tables([commits.filter(pc.invert(is_held)), pa.Table.from_pylist(rows, commits.schema)])
 
@@ -181,9 +181,9 @@ class CoordinatorOffsets:
             return nulls(len(commits))
         held = np.flatnonzero(self._are_held(commits))
         columns = (commits[name].take(pa.array(held)).to_pylist() for name in ("group_id", "topic", "partition"))
-        found = Texts(len(commits))
-        found.set(held, pa.array([self._reason(*position) for position in zip(*columns, strict=True)], pa.string()))
-        return found.array()
+        texts = Texts(len(commits))
+        texts.set(held, pa.array([self._reason(*position) for position in zip(*columns, strict=True)], pa.string()))
+        return texts.array()
 
     def _are_held(self, commits: pa.Table) -> pa.ChunkedArray:
         return pc.is_in(commits["group_id"], pa.array(sorted(self._groups), pa.string()))

@@ -40,12 +40,12 @@ class _Index:
             return np.empty(0, np.int64)
         # Most samples have the positions of the one before, and looking up a million takes a while.
         if not values.equals(self._last[0]):
-            found = pc.index_in(values, self.values)
-            if found.null_count:
-                new = pc.unique(values.filter(pc.is_null(found)))
+            numbers = pc.index_in(values, self.values)
+            if numbers.null_count:
+                new = pc.unique(values.filter(pc.is_null(numbers)))
                 self.values = pa.concat_arrays([self.values, new.take(pc.sort_indices(new))])
-                found = pc.index_in(values, self.values)
-            self._last = values, ints(found)
+                numbers = pc.index_in(values, self.values)
+            self._last = values, ints(numbers)
         return self._last[1]
 
 
@@ -145,10 +145,10 @@ def at_numbers(column: Ints, numbers: Ints) -> Ints:
     """Return a column's values at these numbers; `UNKNOWN` for numbers past its end, which were added later."""
     if int(numbers.max(initial=-1)) < len(column):
         return column[numbers]
-    found = np.full(len(numbers), UNKNOWN)
+    values = np.full(len(numbers), UNKNOWN)
     is_known = numbers < len(column)
-    found[is_known] = column[numbers[is_known]]
-    return found
+    values[is_known] = column[numbers[is_known]]
+    return values
 
 
 def lengthened(column: Ints, count: int) -> Ints:
@@ -180,8 +180,8 @@ class Texts:
     @property
     def is_set(self) -> Bools:
         """Which entries have a text."""
-        found: Bools = self._number != UNKNOWN
-        return found
+        is_set: Bools = self._number != UNKNOWN
+        return is_set
 
     def array(self) -> pa.Array:
         """Return the texts, null where there is none."""
@@ -224,5 +224,5 @@ def nulls(count: int) -> pa.Array:
 
 def valid(column: Any) -> Bools:
     """Return where a column has a value."""
-    found: Bools = np.asarray(whole(pc.is_valid(column)), bool)
-    return found
+    is_valid: Bools = np.asarray(whole(pc.is_valid(column)), bool)
+    return is_valid

@@ -63,12 +63,12 @@ def start(context: JobContext[LagSettings]) -> Query:
     warehouse, settings = context.warehouse, context.settings
     warehouse.ensure((SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     checkpoint = warehouse.checkpoint(LAG.name)
-    begin = checkpoint.begin(warehouse.tables(LAG.writes))
+    recovered = checkpoint.open(warehouse.tables(LAG.writes))
     inputs = LagInputs(warehouse, context.kafka, settings)
     state = LagState(inputs, context.log) if settings.lag.shards == 1 else None
     lag: LagComputation = LagShards(inputs) if state is None else LagHere(warehouse, state)
     writer = LagWriter(lag, app=checkpoint.query_id, log=context.log)
-    after = datetime.fromisoformat(begin["after"]) if "after" in begin else None
+    after = datetime.fromisoformat(recovered["after"]) if "after" in recovered else None
 
     def process(rows: pa.Table, batch: int) -> None:
         writer.process(rows if after is None else rows.filter(pc.field("sampled_at") > after), batch)
@@ -83,7 +83,7 @@ def start(context: JobContext[LagSettings]) -> Query:
         once=context.once,
         is_written_here=context.is_written_here,
         every_seconds=_LOOK_EVERY_SECONDS,
-        version=begin.get("version"),
+        version=recovered.get("version"),
         files_a_batch=_samples_a_batch(warehouse, settings.lag.shards),
     )
     # What executors compute is served from the table.
@@ -138,7 +138,7 @@ def keep_published(
         due = math.inf
         while not ended.is_set() and runs():
             state.prepare()
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 if feed.live is not None:
                     state.add_live(feed.live())
@@ -147,7 +147,7 @@ def keep_published(
             except Exception as error:
                 # The exporter reports that its figures are old; the next attempt may succeed.
                 log(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
-            worked = time.monotonic() - began
+            worked = time.monotonic() - started
             release_memory(after_seconds=worked)
             pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * worked)
             if not state.has_sample.wait(pause) and 0 < due - time.monotonic() < 2 * worked:

@@ -62,8 +62,8 @@ class Groups:
     @cached_property
     def are_empty(self) -> Bools:
         """Whether each group is Empty."""
-        found: Bools = self.emptied_at != UNKNOWN
-        return found
+        are_empty: Bools = self.emptied_at != UNKNOWN
+        return are_empty
 
     @cached_property
     def may_pause_seconds(self) -> Floats:
@@ -72,10 +72,10 @@ class Groups:
 
     def may_be_away_seconds(self, thresholds: Thresholds) -> Floats:
         """Return for how long the members of each group may stay away; NaN for those that are not Empty."""
-        found = np.full(len(self.names), np.nan)
+        seconds = np.full(len(self.names), np.nan)
         for number in np.flatnonzero(self.are_empty).tolist():
-            found[number] = self.statuses[number].may_be_away_seconds(thresholds)
-        return found
+            seconds[number] = self.statuses[number].may_be_away_seconds(thresholds)
+        return seconds
 
     def matching(self, patterns: Sequence[str]) -> Bools:
         """Return whether each group's name matches one of some shell patterns."""
@@ -89,5 +89,5 @@ class Groups:
         is_first = (np.diff(groups, prepend=-1) != 0) | (np.diff(codes, prepend=-1) != 0)
         pairs = zip(groups[is_first].tolist(), codes[is_first].tolist(), strict=True)
         ignores = np.array([self.statuses[group].ignores(names[topic]) for group, topic in pairs], bool)
-        found: Bools = ignores[np.cumsum(is_first) - 1]
-        return found
+        is_ignored: Bools = ignores[np.cumsum(is_first) - 1]
+        return is_ignored

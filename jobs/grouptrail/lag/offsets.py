@@ -116,22 +116,22 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     is_unknown = np.full(len(entries), False)
 
     def mark_unknown(where: Bools, reason: Callable[[Ints], str | pa.Array]) -> None:
-        found = np.flatnonzero(where & ~is_unknown)
-        problem.set(found, reason(found))
-        is_unknown[found] = True
+        rows = np.flatnonzero(where & ~is_unknown)
+        problem.set(rows, reason(rows))
+        is_unknown[rows] = True
 
     errors, held_back = whole(entries.logs["error"]), entries.held_back
-    mark_unknown(valid(errors), lambda found: errors.take(pa.array(found)))
+    mark_unknown(valid(errors), lambda rows: errors.take(pa.array(rows)))
     mark_unknown(is_ignored, lambda _: "no member of the group subscribes to the topic")
-    mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda found: held_back.take(pa.array(found)))
+    mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda rows: held_back.take(pa.array(rows)))
     start = ints(entries.logs["log_start_offset"])
     # Clients commit only where they have read: an empty log has nothing to commit.
     is_empty = (committed == UNKNOWN) & (end != UNKNOWN) & (start == end)
     is_uncommitted = (committed == UNKNOWN) & ~is_empty
     mark_unknown(
         is_uncommitted & (end != UNKNOWN),
-        lambda found: sentences(
-            "no commit yet: of ", (end - start)[found], " records, auto.offset.reset says how many are to be read"
+        lambda rows: sentences(
+            "no commit yet: of ", (end - start)[rows], " records, auto.offset.reset says how many are to be read"
         ),
     )
     mark_unknown(is_uncommitted, lambda _: "no commit yet")
@@ -143,7 +143,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     is_above = (committed > end) & (end != UNKNOWN) & is_old
     mark_unknown(
         is_above,
-        lambda found: sentences("committed ", committed[found], " above the log's end ", end[found], _ABOVE_THE_END),
+        lambda rows: sentences("committed ", committed[rows], " above the log's end ", end[rows], _ABOVE_THE_END),
     )
     held = np.flatnonzero(entries.is_held_back & ~problem.is_set)
     problem.set(held, held_back.take(pa.array(held)))
@@ -163,15 +163,15 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
 
 def keeps_up(committed: Ints, readable: Ints, then: Ints) -> Bools:
     """Return where all has been read up to the log ends `then`, of `SAMPLES_TO_KEEP_UP` samples before."""
-    found: Bools = (then != UNKNOWN) & (readable != UNKNOWN) & (committed >= then)
-    return found
+    keeps_up: Bools = (then != UNKNOWN) & (readable != UNKNOWN) & (committed >= then)
+    return keeps_up
 
 
 def are_of_other_log(problems: Any) -> Bools:
     """Return which stored `problem`s say that the log was truncated or recreated after the commit."""
     different = pc.unique(problems).to_pylist()
-    found = [text for text in different if text is not None and any(word in text for word in _OTHER_LOG)]
-    return _bools(pc.is_in(problems, pa.array(found, pa.string())))
+    texts = [text for text in different if text is not None and any(word in text for word in _OTHER_LOG)]
+    return _bools(pc.is_in(problems, pa.array(texts, pa.string())))
 
 
 def _is_recreated(entries: Entries) -> Bools:

@@ -47,8 +47,8 @@ class UsualWaits:
         # The last known figures before the newest sample, and the waits then.
         self._committed = self._silent = self._usual = self._last = none
 
-    def begin(self, at: int, count: int) -> None:
-        """Begin a sample (microseconds) of at most this many positions, in place of one of the same time."""
+    def start_sample(self, at: int, count: int) -> None:
+        """Start a sample (microseconds) of at most this many positions, in place of one of the same time."""
         if at != self.newest.at:
             usual, last = self._waits(np.arange(count))
             newest, gone = self.newest, ~_lengthened(self.newest.is_there, count)
@@ -100,14 +100,14 @@ class UsualWaits:
 
 
 def _lengthened(column: Bools, count: int) -> Bools:
-    found = np.full(max(count, len(column)), False)
-    found[: len(column)] = column
-    return found
+    longer = np.full(max(count, len(column)), False)
+    longer[: len(column)] = column
+    return longer
 
 
 def _micros(seconds: Floats) -> Ints:
-    found: Ints = np.rint(np.nan_to_num(seconds) * _MICROS).astype(np.int64)
-    return found
+    micros: Ints = np.rint(np.nan_to_num(seconds) * _MICROS).astype(np.int64)
+    return micros
 
 
 def _seconds(micros: Ints) -> Floats:

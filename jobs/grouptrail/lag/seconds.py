@@ -63,9 +63,9 @@ class Written:
         """Return some entries."""
         return Written(self.after[entries], self.before[entries], self.share[entries])
 
-    def put(self, entries: Ints, found: Written) -> None:
+    def put(self, entries: Ints, written: Written) -> None:
         """Set some entries."""
-        self.after[entries], self.before[entries], self.share[entries] = found.after, found.before, found.share
+        self.after[entries], self.before[entries], self.share[entries] = written.after, written.before, written.share
 
     def age(self, now: Ints) -> Age:
         """Return the ages at the times `now` (microseconds); a record that no sample shows came after the newest."""
@@ -176,8 +176,8 @@ class _Rows:
 
 def kept_times(times: Ints, now: int, apart_seconds: float) -> list[tuple[int, int]]:
     """Return the `spans` of stored samples that `LogEnds` keeps, the oldest first."""
-    found = spans(times, apart_seconds)
-    return [found[number] for number in _thinned([last for _, last in found], now)]
+    stretches = spans(times, apart_seconds)
+    return [stretches[number] for number in _thinned([last for _, last in stretches], now)]
 
 
 def spans(times: Ints, apart_seconds: float) -> list[tuple[int, int]]:

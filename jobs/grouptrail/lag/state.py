@@ -145,9 +145,9 @@ class LagState:
         The first call restores what the tables have from before its samples.
         """
         with self._lock:
-            found = self._lag(rows)
+            lag = self._lag(rows)
             self._has_news = True
-        return found
+        return lag
 
     @property
     def has_new_commits(self) -> bool:
@@ -169,18 +169,18 @@ class LagState:
         assert self._calculator is not None
         self._read_commits()
         self._groups.refresh()
-        found = []
+        computed = []
         *earlier, newest = split_samples(rows, times, self._apart_seconds)
         for sample in earlier:
             self._add_sample(sample)
             until = int(ints(sample["sampled_at"]).max())
-            found.append(self._calculator.compute(*self._of_groups, until=until))
+            computed.append(self._calculator.compute(*self._of_groups, until=until))
         # Later batches may hold more samples: the newest of this one, too, must not see the commits after it.
         self._add_sample(newest)
         until = int(ints(newest["sampled_at"]).max())
         # Coordinators only know what is committed now.
         is_new = time.time() - until / _MICROS < max(_STILL_NEW_SECONDS, 2 * self._settings.sample_seconds)
-        found.append(
+        computed.append(
             self._calculator.compute(
                 *self._of_groups,
                 until=until,
@@ -188,8 +188,8 @@ class LagState:
                 fetch_offsets=self._fetch_offsets if is_new else None,
             )
         )
-        self._computed = found[-1].select(PUBLISHED)
-        return pa.concat_tables(found)
+        self._computed = computed[-1].select(PUBLISHED)
+        return pa.concat_tables(computed)
 
     def _add_sample(self, sample: pa.Table) -> None:
         assert self._calculator is not None
@@ -359,14 +359,14 @@ class LagState:
         """Return the coordinators' offsets of groups, or why there are none: too many groups, or no time."""
         queried = dict(list(groups.items())[:MOST_GROUPS_FETCHED])
         beyond = f"the group's coordinator was not queried: more than {MOST_GROUPS_FETCHED:,} groups are held back"
-        found: dict[str, Offsets | str] = {group: beyond for group in groups if group not in queried}
+        offsets: dict[str, Offsets | str] = {group: beyond for group in groups if group not in queried}
         try:
-            found |= self._coordinators.offsets(queried, seconds=_BROKER_TIMEOUT_SECONDS)
+            offsets |= self._coordinators.offsets(queried, seconds=_BROKER_TIMEOUT_SECONDS)
         except ClusterError as error:
             self._log_failure(f"lag: no coordinator can be queried: {error}")
-            return found | dict.fromkeys(queried, "no broker answered")
+            return offsets | dict.fromkeys(queried, "no broker answered")
         late = f"the group's coordinator was not queried within {_BROKER_TIMEOUT_SECONDS:.0f} s"
-        return dict.fromkeys(queried, late) | found
+        return dict.fromkeys(queried, late) | offsets
 
     def _log_failure(self, line: str) -> None:
         if line != self._failure:
@@ -381,8 +381,8 @@ def counts_by_status(lag: pa.Table) -> Mapping[str, int]:
 
 def split_samples(rows: pa.Table, times: Ints, apart_seconds: float) -> list[pa.Table]:
     """Split rows into samples, the oldest first: rows closer together than `apart_seconds` belong to one."""
-    found = spans(times, apart_seconds)
-    return [rows.filter(pa.array((times >= first) & (times <= last))) for first, last in found]
+    bounds = spans(times, apart_seconds)
+    return [rows.filter(pa.array((times >= first) & (times <= last))) for first, last in bounds]
 
 
 def _few_rows(samples: Sequence[tuple[int, int]], rows_at: Mapping[int, int]) -> Iterator[tuple[int, int]]:

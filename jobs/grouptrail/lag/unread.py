@@ -40,12 +40,12 @@ class UnreadOffsets:
     """
 
     def __init__(self) -> None:
-        self._found, self._committed, self._end, self._at = (np.empty(0, np.int64) for _ in range(4))
+        self._answer, self._committed, self._end, self._at = (np.empty(0, np.int64) for _ in range(4))
 
     def nothing_left(self, entries: Entries) -> Bools:
         """Return where all offsets from the committed one on are known to hold no record."""
-        found, committed, end, _ = self._answers(entries.positions)
-        nothing: Bools = (found == _NOTHING) & (committed == entries.committed) & (entries.end <= end)
+        answer, committed, end, _ = self._answers(entries.positions)
+        nothing: Bools = (answer == _NOTHING) & (committed == entries.committed) & (entries.end <= end)
         return nothing
 
     def due(self, entries: Entries, lag: Lag, chosen: Bools) -> list[UnreadQuery]:
@@ -83,25 +83,25 @@ class UnreadOffsets:
             for queries in chosen.values():
                 records = {**records, **fetch_records(list(dict.fromkeys(one.request for one in queries)))}
         positions = np.array([one.position for one in wanted])
-        found = np.array([_meaning(records, one.request, one.end) for one in wanted])
+        answers = np.array([_meaning(records, one.request, one.end) for one in wanted])
         count = int(positions.max()) + 1
-        self._found, self._committed, self._end, self._at = (
-            lengthened(one, count) for one in (self._found, self._committed, self._end, self._at)
+        self._answer, self._committed, self._end, self._at = (
+            lengthened(one, count) for one in (self._answer, self._committed, self._end, self._at)
         )
-        self._found[positions], self._at[positions] = found, at
+        self._answer[positions], self._at[positions] = answers, at
         self._committed[positions] = [one.committed for one in wanted]
         self._end[positions] = [one.end for one in wanted]
-        answered: Ints = positions[found == _NOTHING]
+        answered: Ints = positions[answers == _NOTHING]
         return answered
 
     def _answers(self, positions: Ints) -> list[Ints]:
-        return [at_numbers(column, positions) for column in (self._found, self._committed, self._end, self._at)]
+        return [at_numbers(column, positions) for column in (self._answer, self._committed, self._end, self._at)]
 
     def _need_query(self, entries: Entries, candidates: Ints) -> Bools:
-        found, committed, end, at = self._answers(entries.positions[candidates])
-        is_retried = (found == _NO_ANSWER) & (entries.at - at >= _RETRY_MICROS)
-        has_grown = (found == _NOTHING) & (entries.end[candidates] > end)
-        need: Bools = (found == UNKNOWN) | (committed != entries.committed[candidates]) | is_retried | has_grown
+        answer, committed, end, at = self._answers(entries.positions[candidates])
+        is_retried = (answer == _NO_ANSWER) & (entries.at - at >= _RETRY_MICROS)
+        has_grown = (answer == _NOTHING) & (entries.end[candidates] > end)
+        need: Bools = (answer == UNKNOWN) | (committed != entries.committed[candidates]) | is_retried | has_grown
         return need
 
 

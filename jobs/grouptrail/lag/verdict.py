@@ -85,8 +85,8 @@ class PositionSample:
     @property
     def silent_seconds(self) -> Floats:
         """For how long no commit has come while a record waited."""
-        found: Floats = np.minimum(self.commit_seconds, self.lag_seconds)
-        return found
+        silent: Floats = np.minimum(self.commit_seconds, self.lag_seconds)
+        return silent
 
     def stop_of(self, thresholds: Thresholds) -> Floats:
         """Return `stop_seconds` of each position."""
@@ -113,10 +113,10 @@ def stop_seconds_of(
     group_ids: pa.Array, thresholds: Thresholds, group_stop_seconds: Sequence[tuple[str, float]]
 ) -> Floats:
     """Return `stop_seconds` of groups by the first of the patterns that matches."""
-    found = np.full(len(group_ids), thresholds.stop_seconds)
+    limits = np.full(len(group_ids), thresholds.stop_seconds)
     for pattern, seconds in reversed(group_stop_seconds):
-        found[matching(group_ids, (pattern,))] = seconds
-    return found
+        limits[matching(group_ids, (pattern,))] = seconds
+    return limits
 
 
 _Reason = str | Callable[[], pa.Array]
@@ -154,10 +154,10 @@ class Verdict:
     @cached_property
     def reason(self) -> pa.Array:
         """The reasons."""
-        found = Texts(self._count)
+        texts = Texts(self._count)
         for entries, reason in self._reasons:
-            found.set(entries, reason if isinstance(reason, str) else reason())
-        return found.array()
+            texts.set(entries, reason if isinstance(reason, str) else reason())
+        return texts.array()
 
 
 def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdict:

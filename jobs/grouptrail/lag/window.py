@@ -160,8 +160,8 @@ class Window:
     def __len__(self) -> int:
         return len(self._times) + (self._newest is not None)
 
-    def begin(self, at: int, count: int) -> None:
-        """Begin a sample (microseconds) of at most this many positions, in place of one of the same time."""
+    def start_sample(self, at: int, count: int) -> None:
+        """Start a sample (microseconds) of at most this many positions, in place of one of the same time."""
         newest = self._newest
         if newest is not None and at < newest.at:  # the clock went back
             self._times, self._changes, self._rewinds, self._all = [], [], [], _Positions.none()
@@ -327,12 +327,12 @@ class Window:
 
     def _rewound(self, positions: Ints, committed: Ints, past: _Positions, start: int) -> tuple[Ints, Ints]:
         """Return from which offset to which the committed one went back first, unless a later one was as high."""
-        found_from, found_to = (np.full(len(positions), UNKNOWN) for _ in range(2))
+        went_from, went_to = (np.full(len(positions), UNKNOWN) for _ in range(2))
         steps = [rewinds for change in self._changes for rewinds in change.rewinds]
         steps += [*self._rewinds, _rewinds(positions, committed, past)]
         steps = [step for step in (step.of(step.since >= start) for step in steps) if len(step.positions)]
         if not steps:
-            return found_from, found_to
+            return went_from, went_to
         entry_of = np.full(len(self._all.partitions), UNKNOWN)
         entry_of[positions] = np.arange(len(positions))
         highest_later = np.where(committed != UNKNOWN, committed, past.known_committed)
@@ -340,9 +340,9 @@ class Window:
             wanted = step.of(entry_of[step.positions] != UNKNOWN)
             entries = entry_of[wanted.positions]
             lasts = wanted.before > highest_later[entries]
-            found_from[entries[lasts]], found_to[entries[lasts]] = wanted.before[lasts], wanted.after[lasts]
+            went_from[entries[lasts]], went_to[entries[lasts]] = wanted.before[lasts], wanted.after[lasts]
             highest_later[entries] = np.maximum(highest_later[entries], wanted.before)
-        return found_from, found_to
+        return went_from, went_to
 
 
 def _rewinds(positions: Ints, committed: Ints, past: _Positions) -> _Rewinds:

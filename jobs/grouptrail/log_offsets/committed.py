@@ -75,7 +75,7 @@ def merged(one: Mapping[str, list[int]], other: Mapping[str, list[int]]) -> dict
 
 
 def _by_topic(places: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    partitions: dict[str, list[int]] = {}
     for topic, partition in sorted(places):
-        found.setdefault(topic, []).append(partition)
-    return found
+        partitions.setdefault(topic, []).append(partition)
+    return partitions

@@ -54,7 +54,7 @@ def start(context: JobContext[LogOffsetsSettings]) -> StreamingQuery:
     warehouse, settings = context.warehouse, context.settings
     spark, checkpoint = warehouse.session, warehouse.checkpoint(LOG_OFFSETS.name)
     warehouse.ensure((COMMITS, TABLE))
-    checkpoint.begin(warehouse.tables(LOG_OFFSETS.writes))
+    checkpoint.open(warehouse.tables(LOG_OFFSETS.writes))
     is_local = str(spark.sparkContext.master).startswith("local")
     offsets = checkpoint.newest_offsets()
     if offsets is not None and is_local == (source.OFFSET in offsets):

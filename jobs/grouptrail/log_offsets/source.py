@@ -131,8 +131,10 @@ def _under(prefix: str, options: Mapping[str, str]) -> dict[str, str]:
 def assigned(text: str) -> dict[str, list[int]]:
     """Return the partitions by topic in the option `assign`. Raises OptionError."""
     try:
-        found = json.loads(text)
-        return {str(topic): [int(partition) for partition in partitions] for topic, partitions in found.items()}
+        partitions_of = json.loads(text)
+        return {
+            str(topic): [int(partition) for partition in partitions] for topic, partitions in partitions_of.items()
+        }
     except (ValueError, TypeError, AttributeError) as error:
         raise OptionError(f'{FORMAT}: check assign: it must look like {{"orders": [0, 1]}}') from error
 
@@ -249,8 +251,8 @@ def sample(settings: Mapping[str, str], task: LeaderTask) -> pa.RecordBatch:
 
 
 def _is_stable(answers: Mapping[tuple[str, int], LogBounds | str], place: PartitionMetadata) -> bool:
-    found = answers.get((place.topic, place.partition))
-    return isinstance(found, LogBounds) and found.last_stable_offset == found.log_end_offset
+    answer = answers.get((place.topic, place.partition))
+    return isinstance(answer, LogBounds) and answer.last_stable_offset == answer.log_end_offset
 
 
 def _rows(
@@ -258,8 +260,8 @@ def _rows(
 ) -> pa.RecordBatch:
     rows = []
     for place in places:
-        found = answers.get((place.topic, place.partition), place.error)
-        bounds = vars(found) if isinstance(found, LogBounds) else {"error": found}
+        answer = answers.get((place.topic, place.partition), place.error)
+        bounds = vars(answer) if isinstance(answer, LogBounds) else {"error": answer}
         of = {"topic": place.topic, "partition": place.partition, "topic_id": place.topic_id}
         rows.append({**of, **times, **bounds})
     return pa.RecordBatch.from_pylist(rows, table_schema(TABLE, without=("cluster",)))

@@ -51,31 +51,31 @@ def changes(group_id: str, stored: StoredGroup, polled: PolledGroup) -> list[Pol
 
     Parts that the poll did not return, and a classic group during a rebalance, stay as they are stored.
     """
-    found = []
+    changed = []
     if polled.described is not None:
         wanted = _parts(stored, polled)
         if wanted is not None:
-            found += _between(group_id, stored.parts, wanted)
+            changed += _between(group_id, stored.parts, wanted)
     if polled.commits is not None:
-        found += [
+        changed += [
             PolledChange(group_id, _commit_key(group_id, *position), _commit_value(polled.commits[position]))
             for position in sorted(polled.commits)
             if stored.commits.get(position) != polled.commits[position]
         ]
         gone = stored.commits.keys() - polled.commits.keys()
-        found += [PolledChange(group_id, _commit_key(group_id, *position), None) for position in sorted(gone)]
-    return found
+        changed += [PolledChange(group_id, _commit_key(group_id, *position), None) for position in sorted(gone)]
+    return changed
 
 
 def removal(group_id: str, stored: StoredGroup) -> list[PolledChange]:
     """Return the tombstones of a deleted group, those of its offsets first."""
-    found = [PolledChange(group_id, _commit_key(group_id, *position), None) for position in sorted(stored.commits)]
-    return found + _between(group_id, stored.parts, {})
+    removed = [PolledChange(group_id, _commit_key(group_id, *position), None) for position in sorted(stored.commits)]
+    return removed + _between(group_id, stored.parts, {})
 
 
-def apply_changes(stored: StoredGroup, found: Collection[PolledChange]) -> None:
+def apply_changes(stored: StoredGroup, changed: Collection[PolledChange]) -> None:
     """Update a stored group by changes that have been written."""
-    for change in found:
+    for change in changed:
         data = change.key.data
         if change.key.type == COMMIT:
             position = (data["topic"], data["partition"])

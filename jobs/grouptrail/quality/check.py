@@ -100,7 +100,7 @@ def run_with_delta_rs(
     """
     from grouptrail.quality.delta_rs import CheckedTables
 
-    began = datetime.now(UTC)
+    started_at = datetime.now(UTC)
     checked = []
     with CheckedTables(warehouse, taken) as stored:
         for name in _checkable(names):
@@ -109,7 +109,7 @@ def run_with_delta_rs(
             elif name in taken.versions:
                 with waiting(f"checking {name}"):
                     checked.append(stored.check(name, taken.versions[name], since))
-    if rows := _rows(checked, began, since):
+    if rows := _rows(checked, started_at, since):
         try:
             _append(warehouse, rows)
         except NeedsSparkError:
@@ -133,7 +133,7 @@ def run(
     """
     from grouptrail.quality.expectations import Validator
 
-    began = datetime.now(UTC)
+    started_at = datetime.now(UTC)
     taken = snapshot.take(warehouse, patience_seconds=patience_seconds)
     validator = Validator()
     checked = []
@@ -145,7 +145,7 @@ def run(
                 rows = _newer(views[name], name, since)
                 with waiting(f"checking {name}"):
                     checked.append(_check(validator, name, rows, taken.versions[name], missing))
-    if stored := _rows(checked, began, since):
+    if stored := _rows(checked, started_at, since):
         _append(warehouse, stored)
     if docs is not None:
         _write_docs(validator, docs, checked, warehouse.cluster)
@@ -171,21 +171,21 @@ def _check(validator: Validator, name: str, rows: DataFrame, at: Commit, missing
         return unreadable(name, at.version, first_cause(error))
     expected = suites.expectations(contracts.tables()[name], lacking=at.lacking)
     unevaluable = {one["meta"]["name"]: gone for one in expected if (gone := suites.tables_read(one) & set(missing))}
-    found = validator.validate(name, rows, [one for one in expected if one["meta"]["name"] not in unevaluable])
-    by_name = {one["expectation_config"]["meta"]["name"]: _result(one) for one in found}
+    documents = validator.validate(name, rows, [one for one in expected if one["meta"]["name"] not in unevaluable])
+    by_name = {one["expectation_config"]["meta"]["name"]: _result(one) for one in documents}
     results = (
         by_name.get(one["meta"]["name"]) or not_evaluated(one, unevaluable[one["meta"]["name"]]) for one in expected
     )
     return TableResult(name, at.version, count, tuple(results), time.monotonic() - started, at.lacking)
 
 
-def _result(found: dict[str, Any]) -> Result:
+def _result(document: dict[str, Any]) -> Result:
     """Convert a result of Great Expectations."""
-    config, result = found["expectation_config"], found["result"]
+    config, result = document["expectation_config"], document["result"]
     name, meaning = config["meta"]["name"], config["description"]
-    if found["success"]:
+    if document["success"]:
         return Result(name, meaning, True, 0)
-    if problem := _problem(found["exception_info"]):
+    if problem := _problem(document["exception_info"]):
         return Result(name, meaning, False, None, problem=problem)
     if "details" not in result:  # the type of a column, which is the same for all rows in Delta
         return Result(name, meaning, False, None, problem=f"it is {result['observed_value']}")
@@ -201,7 +201,7 @@ def _problem(exception_info: dict[str, Any]) -> str | None:
     return next((message.strip().splitlines()[0][:300] for message in messages), None)
 
 
-def _rows(checked: list[TableResult], began: datetime, since: datetime | None) -> list[dict[str, Any]]:
+def _rows(checked: list[TableResult], started_at: datetime, since: datetime | None) -> list[dict[str, Any]]:
     """Return the rows of `check_results`, without the cluster."""
     run_id = str(uuid.uuid4())
     return [
@@ -217,7 +217,7 @@ def _rows(checked: list[TableResult], began: datetime, since: datetime | None) -
             "unexpected_count": result.unexpected_count,
             "sample_keys": list(result.sample_keys),
             "problem": result.problem,
-            "checked_at": began,
+            "checked_at": started_at,
         }
         for table in checked
         for result in table.results

@@ -86,8 +86,8 @@ class CheckedTables:
             return not_evaluated(one, gone)
         meaning = one["description"]
         if column := one["kwargs"].get("column"):
-            found = "" if column in at.lacking else self._type(name, column)
-            problem = f"it is {found}" if found not in ("", one["kwargs"]["type_"]) else None
+            type_ = "" if column in at.lacking else self._type(name, column)
+            problem = f"it is {type_}" if type_ not in ("", one["kwargs"]["type_"]) else None
             return Result(one["meta"]["name"], meaning, problem is None, None if problem else 0, problem=problem)
         keys, count = self._unexpected(one, name, since)
         samples = (json.dumps(key, default=str, ensure_ascii=False) for key in keys)
@@ -112,14 +112,14 @@ class CheckedTables:
     def _not_json(self, columns: list[str], name: str, since: datetime | None) -> tuple[list[dict[str, Any]], int]:
         """Return the same of rows in which a column is no JSON, which DataFusion's SQL has no function for."""
         keys = suites.key_columns(contracts.tables()[name])
-        found, count = [], 0
+        samples, count = [], 0
         for row in rows(self._batches(f"SELECT {', '.join([*keys, *columns])} FROM {{batch}}", name, since)):
             texts = row[len(keys) :]
             if texts[0] is None or not all(map(_is_json, texts)):
                 count += 1
                 if count <= SAMPLES:
-                    found.append(dict(zip(keys, row, strict=False)))
-        return found, count
+                    samples.append(dict(zip(keys, row, strict=False)))
+        return samples, count
 
     def _batches(self, query: str, name: str, since: datetime | None) -> Iterator[RecordBatch]:
         batches: Iterator[RecordBatch] = self._answer(query, name, since)[1]
@@ -132,8 +132,8 @@ class CheckedTables:
         newer = f"WHERE {time_column} >= {datafusion_literal(since)}" if since and time_column else ""
         views = [f"{one} AS ({self._own_rows(one)})" for one in sorted({name} | suites.tables_in(query))]
         views.append(f"batch_rows AS (SELECT * FROM {name} {newer})")
-        found = self._engine.execute(f"WITH {', '.join(views)} {query.replace('{batch}', 'batch_rows')}")
-        return found.schema, iter(found)
+        answer = self._engine.execute(f"WITH {', '.join(views)} {query.replace('{batch}', 'batch_rows')}")
+        return answer.schema, iter(answer)
 
     def _own_rows(self, name: str) -> str:
         commit = self._taken.versions.get(name)

@@ -43,8 +43,8 @@ class Validator:
             gx.ValidationDefinition(name=name, data=batch, suite=suite)
         )
         # Only this format includes the rows that a query finds; at most 200.
-        found = validation.run(batch_parameters={"dataframe": rows}, result_format="COMPLETE")
-        documents = found.to_json_dict()["results"]  # type: ignore[no-untyped-call]
+        result = validation.run(batch_parameters={"dataframe": rows}, result_format="COMPLETE")
+        documents = result.to_json_dict()["results"]  # type: ignore[no-untyped-call]
         results = {one["expectation_config"]["meta"]["name"]: one for one in documents}
         return [results[one["meta"]["name"]] for one in expected]
 

@@ -43,22 +43,22 @@ def take(warehouse: Warehouse, *, patience_seconds: float) -> Snapshot:
     deadline = time.monotonic() + patience_seconds
     names = [*_WRITTEN_LAST, *(name for name in contracts.tables() if name not in _WRITTEN_LAST)]
     while True:
-        found = {one.name: commit for one in warehouse.tables(names) if (commit := _newest(one)) is not None}
-        versions = {name: commit for name, commit in found.items() if isinstance(commit, Commit)}
+        commits = {one.name: commit for one in warehouse.tables(names) if (commit := _newest(one)) is not None}
+        versions = {name: commit for name, commit in commits.items() if isinstance(commit, Commit)}
         written_at_ms = max((versions[name].written_at_ms for name in tables_being_written(versions)), default=0)
         if time.time() - written_at_ms / 1000 >= patience_seconds or time.monotonic() >= deadline:
-            return Snapshot(versions, {name: why for name, why in found.items() if isinstance(why, str)})
+            return Snapshot(versions, {name: why for name, why in commits.items() if isinstance(why, str)})
         time.sleep(_LOOK_EVERY_SECONDS)
 
 
-def tables_being_written(found: dict[str, Commit]) -> list[str]:
+def tables_being_written(commits: dict[str, Commit]) -> list[str]:
     """Return the tables that were written after the table that their batch writes last."""
     return [
         name
         for last, others in _WRITTEN_LAST.items()
-        if last in found
+        if last in commits
         for name in others
-        if name in found and found[name].written_at_ms > found[last].written_at_ms
+        if name in commits and commits[name].written_at_ms > commits[last].written_at_ms
     ]
 
 

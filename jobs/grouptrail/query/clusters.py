@@ -27,10 +27,10 @@ def stored_cluster(warehouse: Warehouse, *, is_named: bool) -> str:
     Unless the settings name a cluster (`is_named`), the only one with rows is returned. Raises UnknownClusterError.
     """
     stored: set[str] = set()
-    for found in _clusters(warehouse):
-        if warehouse.cluster in found:
+    for clusters in _clusters(warehouse):
+        if warehouse.cluster in clusters:
             return warehouse.cluster
-        stored |= found
+        stored |= clusters
     if not stored:
         return warehouse.cluster
     if len(stored) == 1 and not is_named:

@@ -40,43 +40,43 @@ _LEAST_WIDE_COLUMN = 30
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_+|_+(?!\w)")
 
 
-def write_rows(names: list[str], found: Iterable[Row], out: TextIO, *, format: TextFormat) -> None:
+def write_rows(names: list[str], rows: Iterable[Row], out: TextIO, *, format: TextFormat) -> None:
     """Write rows in a text format."""
     if format == "table":
-        write_table(names, list(found), out)
+        write_table(names, list(rows), out)
     else:
-        _WRITERS[format](names, found, out)
+        _WRITERS[format](names, rows, out)
 
 
-def write_json(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+def write_json(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
     """Write one JSON object per line."""
     encode = json.JSONEncoder(ensure_ascii=False).encode
-    for row in found:
+    for row in rows:
         out.write(harmless_json(encode(dict(zip(names, row, strict=True)))) + "\n")
 
 
-def write_csv(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+def write_csv(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
     """Write CSV with a header; null is an empty field. Control characters are escaped only on a terminal."""
     shown = harmless if out.isatty() else str
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
-    for row in found:
+    for row in rows:
         writer.writerow(["" if value is None else shown(_cell(value)) for value in row])
 
 
-def write_markdown(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+def write_markdown(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
     """Write a Markdown table; nothing in a cell is taken for markup."""
     out.write(f"| {' | '.join(map(markdown_text, names))} |\n|{' --- |' * len(names)}\n")
-    for row in found:
+    for row in rows:
         out.write(f"| {' | '.join(markdown_text(displayed(value)) for value in row)} |\n")
 
 
 def markdown_text(text: str) -> str:
     """Return text for one line of Markdown, without markup or control characters."""
-    return _MARKDOWN.sub(lambda found: "".join(f"\\{character}" for character in found[0]), harmless(text))
+    return _MARKDOWN.sub(lambda match: "".join(f"\\{character}" for character in match[0]), harmless(text))
 
 
-def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> None:
+def write_reset_offsets(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
     """Write lines of topic, partition and offset for kafka-consumer-groups --reset-offsets --from-file.
 
     Raises QueryError if a query's columns lack them."""
@@ -89,7 +89,7 @@ def write_reset_offsets(names: list[str], found: Iterable[Row], out: TextIO) -> 
         )
     places = [names.index(name) for name in wanted]
     writer = csv.writer(out, lineterminator="\n")
-    for row in found:
+    for row in rows:
         writer.writerow([row[place] for place in places])
 
 

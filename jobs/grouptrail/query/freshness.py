@@ -50,12 +50,12 @@ def newest_times(
 
     With `since`, that of any row since then, for which few files are read."""
     sql = _NEWEST if since is None else _SINCE
-    found = {
+    newest = {
         name: tables.rows(filled(sql.format(table=name, column=column), {"cluster": cluster, "since": since or ""}))
         for name, column in columns.items()
         if name in tables.versions
     }
-    return {name: datetime.fromisoformat(rows[0]["at"]) for name, rows in found.items() if rows and rows[0]["at"]}
+    return {name: datetime.fromisoformat(rows[0]["at"]) for name, rows in newest.items() if rows and rows[0]["at"]}
 
 
 def stale_note(

@@ -66,15 +66,15 @@ def diff_group(
     """Print what differs in a group between two moments.
 
     Raises QueryError for a group without a history at the first one."""
-    found = list(differences(warehouse, group_id, first, second))
+    differing = list(differences(warehouse, group_id, first, second))
     note = stale_note(warehouse, sample_seconds, second)
     if format in ("json", "csv"):
         names = [field.name for field in fields(Difference)]
-        write_rows(names, (astuple(one) for one in found), out, format=format)
+        write_rows(names, (astuple(one) for one in differing), out, format=format)
         print_note(note)
         return
     form: Literal["table", "markdown"] = "table" if format == "table" else "markdown"
-    blocks = _described(warehouse.cluster, group_id, first, second, found)
+    blocks = _described(warehouse.cluster, group_id, first, second, differing)
     write_document((*blocks, *footer(note)), out, format=form)
 
 
@@ -100,8 +100,8 @@ def _unlike(what: str, before: Row, after: Row) -> Iterator[Difference]:
             yield Difference(what, name, before.get(name), after.get(name))
 
 
-def _members(found: Row) -> Row:
-    return {member["member_id"]: _who(member) for member in found["members"]}
+def _members(group: Row) -> Row:
+    return {member["member_id"]: _who(member) for member in group["members"]}
 
 
 def _who(member: Row) -> str:
@@ -109,10 +109,10 @@ def _who(member: Row) -> str:
     return f"{member['client_id']}{instance} on {member['client_host'].removeprefix('/')}"
 
 
-def _owners(found: Row) -> Row:
+def _owners(group: Row) -> Row:
     owned = (
         (topic, partition, member["member_id"])
-        for member in found["members"]
+        for member in group["members"]
         for topic, partitions in (member["partitions"] or {}).items()
         for partition in partitions
     )
@@ -136,17 +136,17 @@ def _sum(lag: Row) -> int | None:
 
 
 def _described(
-    cluster: str, group_id: str, first: datetime, second: datetime, found: list[Difference]
+    cluster: str, group_id: str, first: datetime, second: datetime, differing: list[Difference]
 ) -> Iterator[Block]:
     yield Line(f"{group_id} of cluster {cluster}, from {_text(first)} to {_text(second)}")
-    if not found:
+    if not differing:
         yield Line("nothing differs")
         return
-    if of_group := [one for one in found if one.what not in _HEADINGS]:
+    if of_group := [one for one in differing if one.what not in _HEADINGS]:
         yield Line()
         yield _grid("", ((one.what, one) for one in of_group))
     for what, heading in _HEADINGS.items():
-        if listed := [one for one in found if one.what == what]:
+        if listed := [one for one in differing if one.what == what]:
             yield Line()
             yield Heading(heading)
             yield _grid("member id" if what == "member" else "partition", ((one.name, one) for one in listed))

@@ -196,11 +196,11 @@ def _answer(schema: Any, batches: Iterator[Any], limits: Limits) -> tuple[bool, 
     rows_left, bytes_left, is_cut = limits.max_rows, limits.max_result_bytes, False
     out = io.BytesIO()
     with pa.ipc.new_stream(out, plain) as writer:
-        for found in batches:
+        for answered in batches:
             batch = pa.RecordBatch.from_arrays(
                 [
                     column.cast(type_)
-                    for column, type_ in zip(pa.record_batch(found).columns, plain.types, strict=True)
+                    for column, type_ in zip(pa.record_batch(answered).columns, plain.types, strict=True)
                 ],
                 schema=plain,
             )

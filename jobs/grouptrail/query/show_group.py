@@ -96,23 +96,23 @@ def show_group(
     JSON is one object; CSV has the members, or the committed offsets of a group that never had any.
 
     Raises QueryError for a group without a history at that time."""
-    found = describe_group(warehouse, group_id, at=at, generations=generations)
+    group = describe_group(warehouse, group_id, at=at, generations=generations)
     note = stale_note(warehouse, sample_seconds, at)
     if format in ("table", "markdown"):
-        write_document((*_described(found), *footer(note)), out, format=format)
+        write_document((*_described(group), *footer(note)), out, format=format)
         return
     if format == "json":
-        out.write(harmless_json(json.dumps(found, ensure_ascii=False)) + "\n")
+        out.write(harmless_json(json.dumps(group, ensure_ascii=False)) + "\n")
     else:
-        _write_csv(found, out)
+        _write_csv(group, out)
     print_note(note)
 
 
-def _write_csv(found: Row, out: TextIO) -> None:
-    has_members = found["committed"] is None
+def _write_csv(group: Row, out: TextIO) -> None:
+    has_members = group["committed"] is None
     columns = contracts.views()["members_at" if has_members else _OFFSETS].columns
     names = [column.name for column in columns] + ["partitions"] * has_members
-    rows = found["members"] if has_members else found["committed"]
+    rows = group["members"] if has_members else group["committed"]
     write_rows(names, ([row[name] for name in names] for row in rows), out, format="csv")
 
 
@@ -192,15 +192,15 @@ def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> Non
         row[field] = None if row[field] is None else members
 
 
-def _described(found: Row) -> Iterator[Block]:
-    if found["committed"] is not None:
-        yield from _committed_offsets(found)
+def _described(group: Row) -> Iterator[Block]:
+    if group["committed"] is not None:
+        yield from _committed_offsets(group)
         return
-    yield from map(Line, _head(found))
+    yield from map(Line, _head(group))
     yield Line()
-    yield _members(found) if found["members"] else Line(_no_members(found["generations"]))
+    yield _members(group) if group["members"] else Line(_no_members(group["generations"]))
     yield Line()
-    yield from _generations(found["generations"])
+    yield from _generations(group["generations"])
 
 
 def _no_members(generations: list[Row]) -> str:
@@ -208,30 +208,30 @@ def _no_members(generations: list[Row]) -> str:
     return "no members" if is_known else "no members that can be decoded: docs/undecodable.md"
 
 
-def _head(found: Row) -> Iterator[str]:
-    protocol = " / ".join(filter(None, (found["protocol_type"], found["protocol"]))) or "none"
-    yield f"{found['group_id']}: {found['group_kind']} group of cluster {found['cluster']}, {_state(found)}"
-    if found["evidence"] == "polled":
-        counted = ", counted by what polls showed" if found["group_kind"] == "classic" else ""
-        yield f"generation {found['generation']}{counted}, protocol {protocol}"
+def _head(group: Row) -> Iterator[str]:
+    protocol = " / ".join(filter(None, (group["protocol_type"], group["protocol"]))) or "none"
+    yield f"{group['group_id']}: {group['group_kind']} group of cluster {group['cluster']}, {_state(group)}"
+    if group["evidence"] == "polled":
+        counted = ", counted by what polls showed" if group["group_kind"] == "classic" else ""
+        yield f"generation {group['generation']}{counted}, protocol {protocol}"
         yield "polled: times are the polls', and what happened between two of them is seen as one change"
     else:
-        yield f"generation {found['generation']}, protocol {protocol}, {_coordinator(found)}"
-    if found["members"]:
-        yield _assignment(found)
+        yield f"generation {group['generation']}, protocol {protocol}, {_coordinator(group)}"
+    if group["members"]:
+        yield _assignment(group)
 
 
-def _state(found: Row) -> str:
-    if found["state"] is None:
+def _state(group: Row) -> str:
+    if group["state"] is None:
         return "state not known"
-    inferred = "" if found["evidence"] == "recorded" else f" at the latest ({found['evidence']})"
-    note = f" ({found['state_note']})" if found["state_note"] else ""
-    return f"{found['state']} since {_time(found['state_since'])} UTC{inferred}{note}"
+    inferred = "" if group["evidence"] == "recorded" else f" at the latest ({group['evidence']})"
+    note = f" ({group['state_note']})" if group["state_note"] else ""
+    return f"{group['state']} since {_time(group['state_since'])} UTC{inferred}{note}"
 
 
-def _coordinator(found: Row) -> str:
+def _coordinator(group: Row) -> str:
     recorded, computed, count = (
-        found[name] for name in ("record_partition", "coordinator_partition", "offsets_partitions")
+        group[name] for name in ("record_partition", "coordinator_partition", "offsets_partitions")
     )
     text = f"coordinator partition {recorded} of __consumer_offsets"
     if computed in (None, recorded):
@@ -239,19 +239,19 @@ def _coordinator(found: Row) -> str:
     return f"{text} (of {count} partitions it would be {computed}: were partitions added, or are not all read?)"
 
 
-def _assignment(found: Row) -> str:
-    if found["partition_count"] is None:
+def _assignment(group: Row) -> str:
+    if group["partition_count"] is None:
         return "assignment: unknown, not every member's can be read"
     own = {True: "the assignor's own", False: "not the assignor's own", None: "not compared with the assignor's own"}
-    note = f" ({found['assignment_note']})" if found["assignment_note"] else ""
-    size = f"{found['partition_count']} partitions, skew {found['skew']}"
-    return f"assignment: {size}, {own[found['is_assignors_own']]}{note}"
+    note = f" ({group['assignment_note']})" if group["assignment_note"] else ""
+    size = f"{group['partition_count']} partitions, skew {group['skew']}"
+    return f"assignment: {size}, {own[group['is_assignors_own']]}{note}"
 
 
-def _committed_offsets(found: Row) -> Iterator[Block]:
-    yield Line(f"{found['group_id']}: group of cluster {found['cluster']}; {_MEMBERLESS}")
+def _committed_offsets(group: Row) -> Iterator[Block]:
+    yield Line(f"{group['group_id']}: group of cluster {group['cluster']}; {_MEMBERLESS}")
     yield Line()
-    if found["committed"]:
+    if group["committed"]:
         yield _grid(
             ("topic", "partition", "committed", "at (UTC)", "metadata"),
             (
@@ -262,15 +262,15 @@ def _committed_offsets(found: Row) -> Iterator[Block]:
                     _time(row["committed_at"]),
                     row["metadata"] or "",
                 )
-                for row in found["committed"]
+                for row in group["committed"]
             ),
         )
     else:
         yield Line("no committed offsets: they were deleted or have expired")
 
 
-def _members(found: Row) -> Grid:
-    members = found["members"]
+def _members(group: Row) -> Grid:
+    members = group["members"]
     has_instances = any(member["instance_id"] for member in members)
     names = ["client", *(["instance"] if has_instances else []), "host", "since (UTC)"]
     return _grid(
@@ -281,7 +281,7 @@ def _members(found: Row) -> Grid:
                 *([member["instance_id"] or "-"] if has_instances else []),
                 member["client_host"].removeprefix("/"),
                 _time(member["joined_at"]),
-                _owned(member["partitions"], is_connect=found["protocol_type"] == "connect"),
+                _owned(member["partitions"], is_connect=group["protocol_type"] == "connect"),
                 member["member_id"],
             )
             for member in members

@@ -48,7 +48,7 @@ def show_lag(
 
     JSON and CSV have a row per partition, as `current_lag` has. Raises QueryError if there are no samples of lag, or
     none that match."""
-    rows = _found(warehouse, groups, topics)
+    rows = _current_lag(warehouse, groups, topics)
     by_partition = bool(groups or topics)
     note = _note(sample_seconds, rows)
     if format == "table":
@@ -100,7 +100,7 @@ def _watch_on_terminal(
 ) -> NoReturn:
     def drawn() -> RenderableType:
         try:
-            rows = _found(warehouse, groups, topics)
+            rows = _current_lag(warehouse, groups, topics)
             return _shown(rows, _note(sample_seconds, rows), by_partition=bool(groups or topics))
         except QueryError as error:
             return Text(str(error))
@@ -111,7 +111,7 @@ def _watch_on_terminal(
             live.update(drawn(), refresh=True)
 
 
-def _found(warehouse: Warehouse, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
+def _current_lag(warehouse: Warehouse, groups: Sequence[str], topics: Sequence[str]) -> list[Row]:
     """Return the rows of `current_lag`, worst first."""
     query = view_query(contracts.views()["current_lag"], warehouse.cluster, {})
     rows = SqlSnapshot(warehouse, _TABLES).rows(f"SELECT * FROM ({query}) ORDER BY group_id, topic, partition")
@@ -134,7 +134,7 @@ def _fits(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _lines(rows: list[Row], *, by_partition: bool) -> list[dict[str, str]]:
-    return [_partition_line(row) for row in rows] if by_partition else [_group_line(found) for found in _groups(rows)]
+    return [_partition_line(row) for row in rows] if by_partition else [_group_line(group) for group in _groups(rows)]
 
 
 def _sampled_at(rows: list[Row]) -> datetime:

@@ -100,8 +100,8 @@ def view_query(view: contracts.View, cluster: str, values: Mapping[str, Value], 
 
 def filled(sql: str, values: Mapping[str, Value], dialect: Dialect = DELTA_RS) -> str:
     """Return a query with `:name` replaced by values, and `:seconds(later, earlier)` by the engine's expression."""
-    sql = _SECONDS.sub(lambda found: dialect.seconds.format(found[1].strip(), found[2].strip()), sql)
-    return _PLACEHOLDER.sub(lambda found: dialect.literal(values[found[1]]), sql)
+    sql = _SECONDS.sub(lambda match: dialect.seconds.format(match[1].strip(), match[2].strip()), sql)
+    return _PLACEHOLDER.sub(lambda match: dialect.literal(values[match[1]]), sql)
 
 
 def utc_now() -> datetime:
@@ -172,8 +172,8 @@ def _from_string(wanted: str, text: str) -> Value:
         return parsed_time(text)
     if wanted == "date":
         return date.fromisoformat(text.strip())
-    if wanted == "interval" and (found := _LENGTH.fullmatch(text)):
-        length = timedelta(**{f"{found[2].lower()}s": int(found[1])})
+    if wanted == "interval" and (match := _LENGTH.fullmatch(text)):
+        length = timedelta(**{f"{match[2].lower()}s": int(match[1])})
         if timedelta(0) < length <= _LONGEST:
             return length
     raise ValueError("not of this type")

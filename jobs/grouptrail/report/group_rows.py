@@ -247,21 +247,21 @@ def _known(tables: SqlSnapshot, of_group: dict[str, Value], bounds: Row) -> int:
     asked = [
         sql for table, sql in (("ingest_progress", _DECODED), ("consumer_lag", _SAMPLED)) if table in tables.versions
     ]
-    found = [tables.rows(filled(sql, of_group))[0]["at"] for sql in asked]
-    return int(max([bounds["last"], *(at for at in found if at is not None)]))
+    answers = [tables.rows(filled(sql, of_group))[0]["at"] for sql in asked]
+    return int(max([bounds["last"], *(at for at in answers if at is not None)]))
 
 
 def _interval(bounds: Row, known_us: int, since: datetime | None, until: datetime | None) -> tuple[int, int]:
     """Return both times; a default leaves a margin beside the first or last event."""
     until_us = microseconds(until) if until else known_us
-    since_us = microseconds(since) if since else min(max(bounds["first"], _begin(bounds, until_us)), until_us)
+    since_us = microseconds(since) if since else min(max(bounds["first"], _start_of(bounds, until_us)), until_us)
     if since and until is None and since_us >= until_us:
         return since_us, since_us
     room = max((until_us - since_us) // 50, SECOND_US)
     return since_us - (0 if since else room), until_us + (0 if until else room)
 
 
-def _begin(bounds: Row, until_us: int) -> int:
+def _start_of(bounds: Row, until_us: int) -> int:
     """Return a day before the end; for an empty group a time before its last members left."""
     last_day = until_us - _DAY_US
     return min(last_day, bounds["last"] - _HOUR_US) if bounds["state"] in ("Empty", "Dead") else last_day

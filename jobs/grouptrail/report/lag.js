@@ -81,25 +81,25 @@ function drawChart(chart, view, top) {
 
 /** Points that follow one another without a hole and are of the same kind: exact, or a lower bound. */
 function runs(points, least) {
-  const found = [];
+  const unbroken = [];
   let before = null;
   for (const it of points) {
     const goesOn = before && it.at - before.at < DATA.lag_step * 1.5 && it[least] === before[least];
-    if (goesOn) found.at(-1).points.push(it);
-    else found.push({ isLeast: it[least], points: [it] });
+    if (goesOn) unbroken.at(-1).points.push(it);
+    else unbroken.push({ isLeast: it[least], points: [it] });
     before = it;
   }
-  return found;
+  return unbroken;
 }
 
 function lagTooltip(view, verdicts, x, y) {
   if (!lag.length) return undefined;
   const at = view.at(x);
   if (y < LAG.verdicts) {
-    const found = verdicts.filter((it) => it.from <= at && at < it.until).reverse();
-    const lines = found.slice(0, 6).map((it) => `${it.status} ${it.name}: ${it.reason}`);
-    if (found.length > 6) lines.push(`and ${number(found.length - 6)} more`);
-    return found.length ? [plural(found.length, "verdict"), `${time(Math.round(at))} UTC`, ...lines] : undefined;
+    const shown = verdicts.filter((it) => it.from <= at && at < it.until).reverse();
+    const lines = shown.slice(0, 6).map((it) => `${it.status} ${it.name}: ${it.reason}`);
+    if (shown.length > 6) lines.push(`and ${number(shown.length - 6)} more`);
+    return shown.length ? [plural(shown.length, "verdict"), `${time(Math.round(at))} UTC`, ...lines] : undefined;
   }
   const point = lag.findLast((it) => it.at <= at && at < it.at + DATA.lag_step);
   if (!point) return ["no samples of lag", `${time(Math.round(at))} UTC`];

@@ -267,9 +267,9 @@ class Lanes {
 
   /** The lane and span, or life, at a point; undefined where there is none. */
   spanAt(x, y) {
-    const found = this.rowAt(y);
-    if (!found || x < GUTTER) return undefined;
-    const [row, down] = found;
+    const hit = this.rowAt(y);
+    if (!hit || x < GUTTER) return undefined;
+    const [row, down] = hit;
     const at = this.view.at(x);
     const slack = (this.view.to - this.view.from) / (this.view.width - GUTTER);
     if (row.kind === "life") {
@@ -297,10 +297,10 @@ class Lanes {
       const about = row.section.kind === "people" ? `${row.section.about} in this time` : row.section.about;
       return [row.section.name, about, `click to ${row.section.open ? "close" : "open"}`];
     }
-    const found = this.spanAt(x, y);
-    if (!found) return row?.lane && x < GUTTER ? [row.lane.name] : undefined;
-    if (found.life) return membershipLines(found.life);
-    return spanLines(found);
+    const span = this.spanAt(x, y);
+    if (!span) return row?.lane && x < GUTTER ? [row.lane.name] : undefined;
+    if (span.life) return membershipLines(span.life);
+    return spanLines(span);
   }
 }
 

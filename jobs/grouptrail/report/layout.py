@@ -44,7 +44,7 @@ def sort_of(cause: str) -> str:
 
 def visible(text: str) -> str:
     """Return a name in which invisible characters and changes of the writing direction are escaped."""
-    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def lane_name(topic: str, partition: int) -> str:
@@ -68,23 +68,23 @@ class Member:
     label: str = ""
 
 
-def arrange(found: GroupRows) -> dict[str, Any]:
+def arrange(group: GroupRows) -> dict[str, Any]:
     """Return the timeline of a group as data for JSON."""
-    members = _members(found)
+    members = _members(group)
     slots = colour_slots(members.values())
-    start = found.since_us // 1000
-    last = found.generations[-1] if found.generations else {}
-    named = next((row for row in reversed(found.generations) if row["protocol"]), last)
+    start = group.since_us // 1000
+    last = group.generations[-1] if group.generations else {}
+    named = next((row for row in reversed(group.generations) if row["protocol"]), last)
     return {
-        "group": visible(found.group_id),
-        "cluster": visible(found.cluster),
+        "group": visible(group.group_id),
+        "cluster": visible(group.cluster),
         "kind": last.get("group_kind"),
         "protocol": " / ".join(visible(named[name]) for name in ("protocol_type", "protocol") if named.get(name)),
         "start": start,
         "statuses": contracts.statuses(),
-        "until": found.until_us // 1000 - start,
-        "first": found.first_us // 1000 - start,
-        "known": found.known_us // 1000 - start,
+        "until": group.until_us // 1000 - start,
+        "first": group.first_us // 1000 - start,
+        "known": group.known_us // 1000 - start,
         "members": [
             {
                 "id": visible(member.member_id),
@@ -96,14 +96,14 @@ def arrange(found: GroupRows) -> dict[str, Any]:
             }
             for member in members.values()
         ],
-        "people": _people(found, members, start),
-        **_topics(found, members, start),
-        "generations": columnar(shown(row, start, "started_at", "ended_at") for row in found.generations),
-        "states": columnar(shown(row, start, "started_at", "ended_at", "not_before") for row in found.states),
-        "rebalances": columnar(_rebalance(row, members, start) for row in found.rebalances),
-        "storms": columnar(_storm(row, start) for row in found.storms),
-        "lag_step": found.lag_step_us // 1000,
-        "lag": columnar(_lag(found, start)),
+        "people": _people(group, members, start),
+        **_topics(group, members, start),
+        "generations": columnar(shown(row, start, "started_at", "ended_at") for row in group.generations),
+        "states": columnar(shown(row, start, "started_at", "ended_at", "not_before") for row in group.states),
+        "rebalances": columnar(_rebalance(row, members, start) for row in group.rebalances),
+        "storms": columnar(_storm(row, start) for row in group.storms),
+        "lag_step": group.lag_step_us // 1000,
+        "lag": columnar(_lag(group, start)),
     }
 
 
@@ -126,11 +126,11 @@ class _Words:
         return list(self._numbers)
 
 
-def _members(found: GroupRows) -> dict[str, Member]:
+def _members(group: GroupRows) -> dict[str, Member]:
     """Return every member in the rows in the order of joining; members without a membership come last."""
     members: dict[str, Member] = {}
 
-    def add(row: Row, began: int, ended: int | None) -> None:
+    def add(row: Row, first: int, ended: int | None) -> None:
         known = members.get(row["member_id"])
         if known is not None:
             known.ended_us = None if ended is None or known.ended_us is None else max(ended, known.ended_us)
@@ -141,15 +141,15 @@ def _members(found: GroupRows) -> dict[str, Member]:
             instance_id=row.get("instance_id"),
             client_id=row.get("client_id"),
             client_host=row.get("client_host"),
-            began_us=began,
+            began_us=first,
             ended_us=ended,
         )
 
-    for row in found.lives:
+    for row in group.lives:
         add(row, row["joined_at"], row["left_at"])
-    for row in found.spans:
+    for row in group.spans:
         add(row, row["owned_from"], row["owned_until"])
-    for row in found.rebalances:
+    for row in group.rebalances:
         for name in (*(row["members_joined"] or ()), *(row["members_left"] or ())):
             if name not in members:
                 add({"member_id": name}, row["at_us"], row["at_us"])
@@ -216,10 +216,10 @@ def _hues_apart(one: int, other: int) -> int:
     return min(steps, HUES - steps)
 
 
-def _people(found: GroupRows, members: dict[str, Member], start: int) -> list[list[Row]]:
+def _people(group: GroupRows, members: dict[str, Member], start: int) -> list[list[Row]]:
     """Return the memberships of each seat in the order of the first ones."""
     people: dict[str, list[Row]] = {}
-    for row in found.lives:
+    for row in group.lives:
         member = members[row["member_id"]]
         life = shown(row, start, "joined_at", "left_at")
         for name in ("member_id", "instance_id", "client_id", "client_host"):
@@ -228,10 +228,10 @@ def _people(found: GroupRows, members: dict[str, Member], start: int) -> list[li
     return list(people.values())
 
 
-def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[str, Any]:
+def _topics(group: GroupRows, members: dict[str, Member], start: int) -> dict[str, Any]:
     """Return each topic with a lane per partition that had an owner, a verdict or a commit, and the lanes' texts."""
     lanes: dict[str, dict[int, tuple[list[Row], list[Row], list[Row]]]] = {}
-    for which, rows in enumerate((found.spans, found.verdicts, found.commits)):
+    for which, rows in enumerate((group.spans, group.verdicts, group.commits)):
         for row in rows:
             lanes.setdefault(row["topic"], {}).setdefault(row["partition"], ([], [], []))[which].append(row)
     words = _Words()
@@ -243,8 +243,8 @@ def _topics(found: GroupRows, members: dict[str, Member], start: int) -> dict[st
                     "partition": partition,
                     "name": lane_name(topic, partition),
                     **_spans(spans, members, words, start),
-                    "verdicts": _verdicts(verdicts, words, found.lag_step_us, start),
-                    "commits": _commits(commits, found.lag_step_us, start),
+                    "verdicts": _verdicts(verdicts, words, group.lag_step_us, start),
+                    "commits": _commits(commits, group.lag_step_us, start),
                 }
                 for partition, (spans, verdicts, commits) in sorted(of_topic.items())
             ],
@@ -263,14 +263,14 @@ def _spans(rows: list[Row], members: dict[str, Member], words: _Words, start: in
     free: list[int] = []
     before = 0
     for row in rows:
-        begun = row["owned_from"] // 1000 - start
-        length = -1 if row["owned_until"] is None else row["owned_until"] // 1000 - start - begun
-        until = 2**60 if length < 0 else begun + length
-        track = next((number for number, end in enumerate(free) if end <= begun), len(free))
+        since = row["owned_from"] // 1000 - start
+        length = -1 if row["owned_until"] is None else row["owned_until"] // 1000 - start - since
+        until = 2**60 if length < 0 else since + length
+        track = next((number for number, end in enumerate(free) if end <= since), len(free))
         free[track : track + 1] = [until]
         ending = -1 if row["ended"] is None else words.number(row["ended"])
-        spans += (members[row["member_id"]].number, track, begun - before, length, row["from_generation"], ending)
-        before = begun
+        spans += (members[row["member_id"]].number, track, since - before, length, row["from_generation"], ending)
+        before = since
     return {"tracks": len(free), "spans": spans}
 
 
@@ -280,12 +280,12 @@ def _verdicts(rows: list[Row], words: _Words, step: int, start: int) -> list[int
     The same status in adjacent slots is one verdict, with the last reason."""
     verdicts: list[tuple[int, int, str, str]] = []
     for row in rows:
-        begun, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
-        if verdicts and verdicts[-1][1:3] == (begun, row["status"]):
-            begun = verdicts.pop()[0]
-        verdicts.append((begun, until, row["status"], row["reason"]))
+        since, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
+        if verdicts and verdicts[-1][1:3] == (since, row["status"]):
+            since = verdicts.pop()[0]
+        verdicts.append((since, until, row["status"], row["reason"]))
     numbered = [
-        (begun, until, words.number(status), words.number(reason)) for begun, until, status, reason in verdicts
+        (since, until, words.number(status), words.number(reason)) for since, until, status, reason in verdicts
     ]
     return [number for verdict in numbered for number in verdict]
 
@@ -296,11 +296,11 @@ def _commits(rows: list[Row], step: int, start: int) -> list[int]:
     Adjacent slots with commits are one."""
     runs: list[list[int]] = []
     for row in rows:
-        begun, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
-        if runs and runs[-1][1] == begun:
+        since, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
+        if runs and runs[-1][1] == since:
             runs[-1][1:] = until, runs[-1][2] + row["commits"]
         else:
-            runs.append([begun, until, row["commits"]])
+            runs.append([since, until, row["commits"]])
     return [number for run in runs for number in run]
 
 
@@ -317,10 +317,10 @@ def _storm(row: Row, start: int) -> Row:
     return {"began": storm.pop("began_us"), "until": storm.pop("ended_us"), **storm}
 
 
-def _lag(found: GroupRows, start: int) -> Iterator[Row]:
-    for row in found.lag or ():
+def _lag(group: GroupRows, start: int) -> Iterator[Row]:
+    for row in group.lag or ():
         yield {
-            "at": row["slot"] * found.lag_step_us // 1000 - start,
+            "at": row["slot"] * group.lag_step_us // 1000 - start,
             "lag": row["lag"],
             "seconds": None if row["seconds"] is None else round(row["seconds"], 1),
             "lag_is_least": row["partitions_with_lag"] < row["partitions"],

@@ -64,12 +64,12 @@ function worstFirst(one, other) {
 
 function showGroups() {
   const text = filterBox.value.trim().toLowerCase();
-  const found = groups
+  const selected = groups
     .filter((it) => (chosen === null || it.status === chosen) && it.group_id.toLowerCase().includes(text))
     .sort(worstFirst);
-  const more = found.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown: filter for others` : "";
-  byId("shown").textContent = plural(found.length, "group") + more;
-  fillTable(byId("groups"), found.slice(0, MOST_ROWS).map(groupRow));
+  const more = selected.length > MOST_ROWS ? `, the first ${MOST_ROWS} shown: filter for others` : "";
+  byId("shown").textContent = plural(selected.length, "group") + more;
+  fillTable(byId("groups"), selected.slice(0, MOST_ROWS).map(groupRow));
 }
 
 function showVerdicts() {

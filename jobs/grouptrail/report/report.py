@@ -27,24 +27,24 @@ _NEEDS_CODES = re.compile(r"[^ -~]")
 
 def report_page(warehouse: Warehouse, *, sample_seconds: float) -> str:
     """Return the page of the warehouse's cluster. Raises QueryError if the tables have no rows of it."""
-    found = read_cluster(warehouse, sample_seconds=sample_seconds)
-    return page("report", _SCRIPTS, title=f"{visible(found.cluster)} – grouptrail", data=arrange_report(found))
+    rows = read_cluster(warehouse, sample_seconds=sample_seconds)
+    return page("report", _SCRIPTS, title=f"{visible(rows.cluster)} – grouptrail", data=arrange_report(rows))
 
 
-def arrange_report(found: ClusterRows) -> dict[str, Any]:
+def arrange_report(rows: ClusterRows) -> dict[str, Any]:
     """Return the report as data for JSON; times are milliseconds since `start`, the time of the report."""
-    start = found.known_us // 1000
+    start = rows.known_us // 1000
     return {
-        "cluster": visible(found.cluster),
+        "cluster": visible(rows.cluster),
         "start": start,
-        "stale": found.stale and f"written {utc_text(microseconds(utc_now()))}, {found.stale}",
-        "staleLag": found.stale_lag,
-        "sampled": None if found.sampled_us is None else found.sampled_us // 1000 - start,
+        "stale": rows.stale and f"written {utc_text(microseconds(utc_now()))}, {rows.stale}",
+        "staleLag": rows.stale_lag,
+        "sampled": None if rows.sampled_us is None else rows.sampled_us // 1000 - start,
         "statuses": contracts.statuses(),
-        "groups": columnar(_group(name, row, start) for name, row in found.groups.items()),
+        "groups": columnar(_group(name, row, start) for name, row in rows.groups.items()),
         "worst": columnar(
             {**shown(row, start), "seconds": row["seconds"], "command": command(row["group_id"])}
-            for row in found.worst
+            for row in rows.worst
         ),
         "storms": columnar(
             {
@@ -52,10 +52,10 @@ def arrange_report(found: ClusterRows) -> dict[str, Any]:
                 "sort": sort_of(row["main_cause"]),
                 "command": command(row["group_id"], *_around(row)),
             }
-            for row in found.storms
+            for row in rows.storms
         ),
         "days": [start // _DAY_MS * _DAY_MS - day * _DAY_MS - start for day in reversed(range(DAYS))],
-        "causes": columnar({**shown(row, start, "day"), "sort": sort_of(row["cause"])} for row in found.causes),
+        "causes": columnar({**shown(row, start, "day"), "sort": sort_of(row["cause"])} for row in rows.causes),
     }
 
 

@@ -118,8 +118,8 @@ function clicked(event) {
   const box = panel.getBoundingClientRect();
   const [x, y] = [event.clientX - box.left, event.clientY - box.top];
   const row = lanes.rowAt(y)?.[0];
-  const found = lanes.spanAt(x, y);
-  if (found?.member !== undefined) pin(found.member);
+  const span = lanes.spanAt(x, y);
+  if (span?.member !== undefined) pin(span.member);
   else if (row?.kind === "section") {
     row.section.open = !row.section.open;
     drawSoon();

@@ -15,5 +15,5 @@ SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
 
 def timeline_page(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
     """Return the page of a group between two times; see `read_group` for defaults and errors."""
-    found = read_group(warehouse, group_id, since=since, until=until)
-    return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(found))
+    rows = read_group(warehouse, group_id, since=since, until=until)
+    return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(rows))

@@ -56,16 +56,16 @@ const STEPS = [
 function ticks(view) {
   const wanted = ((view.to - view.from) / (view.width - GUTTER)) * 100;
   const step = STEPS.find((size) => size >= wanted) ?? STEPS.at(-1);
-  const found = [];
+  const marks = [];
   let day = "";
   for (let at = Math.ceil((DATA.start + view.from) / step) * step; at <= DATA.start + view.to; at += step) {
     const text = new Date(at).toISOString();
     const clock = step < 1000 ? text.slice(11, 23) : step < 60e3 ? text.slice(11, 19) : text.slice(11, 16);
     const label = step >= 86400e3 ? text.slice(0, 10) : clock;
-    found.push({ at: at - DATA.start, label, day: step < 86400e3 && text.slice(0, 10) !== day ? text.slice(0, 10) : "" });
+    marks.push({ at: at - DATA.start, label, day: step < 86400e3 && text.slice(0, 10) !== day ? text.slice(0, 10) : "" });
     day = text.slice(0, 10);
   }
-  return found;
+  return marks;
 }
 
 /** Wheel, drag and keys on the picture; `click` is called for a press without a drag. */

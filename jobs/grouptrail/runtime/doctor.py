@@ -53,25 +53,25 @@ def examine(configs: Sequence[Config]) -> Iterator[Finding]:
     for check in CHECKS:
         yield from check(configs[0])
     for config in configs:
-        found = check_kafka(config)
+        findings = check_kafka(config)
         named = len(configs) > 1
         yield from (
-            replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding for finding in found
+            replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding for finding in findings
         )
 
 
 def print_findings(findings: Iterable[Finding], out: TextIO, *, format: RowsFormat = "table") -> bool:
     """Print one line for each finding, in a table as soon as it is known; return whether none is a FAIL."""
-    found = []
+    printed = []
     for finding in findings:
-        found.append(finding)
+        printed.append(finding)
         if format == "table":
             out.write(f"{finding.status:<4}  {finding.subject:<9}  {finding.text}\n")
             out.flush()
     if format != "table":
         names = [field.name for field in fields(Finding)]
-        write_rows(names, (astuple(finding) for finding in found), out, format=format)
-    return all(finding.status != "FAIL" for finding in found)
+        write_rows(names, (astuple(finding) for finding in printed), out, format=format)
+    return all(finding.status != "FAIL" for finding in printed)
 
 
 def check_python(_config: Config) -> Iterator[Finding]:
@@ -97,19 +97,19 @@ def check_java(_config: Config) -> Iterator[Finding]:
 
 def check_versions(_config: Config) -> Iterator[Finding]:
     """Check that pyspark, delta-spark, deltalake and kafka-python are installed in supported versions."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for package in ("pyspark", "delta-spark", "deltalake", "kafka-python"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             yield Finding("FAIL", "versions", f"{package} is not installed: pip install grouptrail again")
             return
-    installed = ", ".join(f"{package} {number}" for package, number in found.items())
+    installed = ", ".join(f"{package} {number}" for package, number in versions.items())
     old, untested = [], []
     for package, relation, wanted in _required():
-        if relation == ">=" and package in found and _numbers(found[package]) < _numbers(wanted):
+        if relation == ">=" and package in versions and _numbers(versions[package]) < _numbers(wanted):
             old.append(f"{package}>={wanted}")
-        if relation == "==" and found.get(package, wanted) != wanted:
+        if relation == "==" and versions.get(package, wanted) != wanted:
             untested.append(f"{package}=={wanted}")
     if old:
         yield Finding("FAIL", "versions", f"{installed}: too old, run: pip install {' '.join(map(repr, old))}")
@@ -119,7 +119,7 @@ def check_versions(_config: Config) -> Iterator[Finding]:
             "warn", "versions", f"{installed}: not what grouptrail was tested with; if Spark fails, {remedy}"
         )
     else:
-        yield Finding("ok", "versions", f"{installed}, {_CONNECTOR} {found['pyspark']}")
+        yield Finding("ok", "versions", f"{installed}, {_CONNECTOR} {versions['pyspark']}")
 
 
 def _required() -> Iterator[tuple[str, str, str]]:
@@ -250,9 +250,9 @@ def _records(topic: OffsetsTopic, bounds: dict[int, LogBounds]) -> Finding:
     partition, log = max(bounds.items(), key=lambda item: item[1].last_stable_offset - item[1].log_start_offset)
     is_empty = log.last_stable_offset == log.log_start_offset
     waiting = {"seconds": _IDLE_READ_SECONDS} if is_empty else {}
-    found = topic.count_readable(partition, log.log_start_offset, **waiting)
-    if found:
-        return Finding("ok", "records", f"can be read ({found} of partition {partition} tried)")
+    count = topic.count_readable(partition, log.log_start_offset, **waiting)
+    if count:
+        return Finding("ok", "records", f"can be read ({count} of partition {partition} tried)")
     if is_empty:
         return Finding("ok", "records", "can be read; there is none yet")
     return Finding(

@@ -52,7 +52,7 @@ def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = F
     """
     with interrupted_silently():
         from grouptrail.spark import jvm
-        from grouptrail.spark.session import begun_session, start_session
+        from grouptrail.spark.session import start_session, starting_jvm
 
     clusters = [
         _Cluster(config, jobs_for(config, jobs), log if len(configs) == 1 else _with_name(config, log))
@@ -63,14 +63,14 @@ def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = F
             # While Spark starts, metrics are served from the tables.
             exporter = None if once else ending.enter_context(_metrics(configs, clusters, log))
             settings = session_settings(configs[0])
-            with begun_session(settings, log) as begun:
+            with starting_jvm(settings, log) as jvm_settings:
                 _check(clusters)
             if exporter is not None:
                 log(f"metrics are served at {exporter.url}/metrics")
                 if exporter.serves_pages:
                     log(f"web pages: {exporter.url}/")
             name = f"grouptrail-{'-'.join(config.cluster for config in configs)}"
-            spark = start_session(settings, name, log, begun=begun)
+            spark = start_session(settings, name, log, jvm_settings=jvm_settings)
             ending.callback(spark.stop)
             for cluster in clusters:
                 ending.callback(cluster.release)

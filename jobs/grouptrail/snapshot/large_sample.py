@@ -59,23 +59,23 @@ class LargeSample:
         topics = pc.unique(extent["topic"])
         allowed = topics.filter(pa.array(list(map(self._is_topic_allowed, topics.to_pylist())), pa.bool_()))
         seen = 0
-        found = [SUMMARY.empty_table()]
+        summaries = [SUMMARY.empty_table()]
         for rows in self._read(_SUMMARIZED):
             is_wanted = pc.is_in(rows["topic"], allowed)
             if is_newest is not None:
                 is_wanted = pc.and_(is_wanted, pa.array(is_newest[seen : seen + len(rows)]))
                 seen += len(rows)
             wanted = rows if pc.all(is_wanted).as_py() else rows.filter(is_wanted)
-            found.append(summarize(self._as_of_now(wanted)))
-            if sum(map(len, found[1:])) > len(found[0]) + _ROWS_TO_COMBINE:
-                found = [combine(pa.concat_tables(found))]
+            summaries.append(summarize(self._as_of_now(wanted)))
+            if sum(map(len, summaries[1:])) > len(summaries[0]) + _ROWS_TO_COMBINE:
+                summaries = [combine(pa.concat_tables(summaries))]
         release_memory()
-        return combine(pa.concat_tables(found)), extent
+        return combine(pa.concat_tables(summaries)), extent
 
     def rows(self, groups: pa.Array) -> pa.Table:
         """Return the rows of some groups, at least one, with all columns and topics."""
-        found = pa.concat_tables(self._read(self._rows.schema.names, pc.field("group_id").isin(groups)))
-        return self._as_of_now(positions.newest(found, order="sampled_at"))
+        rows = pa.concat_tables(self._read(self._rows.schema.names, pc.field("group_id").isin(groups)))
+        return self._as_of_now(positions.newest(rows, order="sampled_at"))
 
     def _extent(self) -> tuple[pa.Table, Bools | None]:
         """Return the topics of each group, and which rows are the newest of their position: None if all are."""

@@ -407,10 +407,10 @@ class SnapshotReader:
         """Return counts by group and cause, and by group the time of the last one and the intervals between them."""
         table = self._tables.get("rebalances")
         if table is not None and (table_id(table), table.version()) != self._rebalances_version:
-            found = self._tables.rows(self._rebalances_query())
-            last = found.group_by("group_id").aggregate([("last_at", "max")])
+            counts = self._tables.rows(self._rebalances_query())
+            last = counts.group_by("group_id").aggregate([("last_at", "max")])
             self._last_at = last.rename_columns({"last_at_max": "last_at"})
-            self._counted = self._rising.now(found.select(_NO_REBALANCES.column_names))
+            self._counted = self._rising.now(counts.select(_NO_REBALANCES.column_names))
             self._rebalances_version = (table_id(table), table.version())
         apart = self._counted.group_by("group_id").aggregate([(name, "sum") for name in _APART])
         apart = apart.rename_columns({f"{name}_sum": name for name in _APART})

@@ -55,7 +55,7 @@ class Totals:
         self._files: NewFiles
         self._saved = SavedRows(warehouse.checkpoint_path(SAVED), warehouse.options, name, self._totals.schema)
 
-    def _begin(self, table: OpenTable) -> None:
+    def _start(self, table: OpenTable) -> None:
         after = None
         if (saved := self._saved.read(of=table)) is None:
             self._totals = self._totals.schema.empty_table()
@@ -71,7 +71,7 @@ class Totals:
         if table is None:
             return self._totals
         if table_id(table) != self._table_id:
-            self._begin(table)
+            self._start(table)
         newest = self._totals.group_by("record_partition").aggregate([("position", "max")])
         marks = {row["record_partition"]: row["position_max"] for row in newest.to_pylist()}
         totals = self._totals
@@ -122,23 +122,23 @@ class NewestSample:
             f"FROM {name} WHERE cluster = {datafusion_literal(cluster)} AND sampled_at >= "
         )
         self._read_from: datetime | None = None
-        self._found: tuple[datetime | None, datetime | None] = (None, None)
+        self._newest: tuple[datetime | None, datetime | None] = (None, None)
 
     def now(self) -> tuple[datetime | None, datetime | None]:
         """Return both times, None where there is no such sample. Raises TableError."""
         newest = self._tables.newest(self._name, "sampled_at")
         if newest is None or (self._read_from is not None and newest < self._read_from):  # there is another table
-            self._read_from, self._found = None, (None, None)
+            self._read_from, self._newest = None, (None, None)
         if newest is None:
-            return self._found
+            return self._newest
         windows = (newest - timedelta(days=days) for days in self._DAYS)
         for since in windows if self._read_from is None else (self._read_from,):
             [row] = self._tables.rows(f"{self._query}{datafusion_literal(since)}").to_pylist()
-            self._found = (row["any"] or self._found[0], row["meeting"] or self._found[1])
-            if None not in self._found:
+            self._newest = (row["any"] or self._newest[0], row["meeting"] or self._newest[1])
+            if None not in self._newest:
                 break
         self._read_from = newest - _LATE
-        return self._found
+        return self._newest
 
 
 def _above(rows: pa.Table, marks: Mapping[int, int]) -> pa.Table:

@@ -133,11 +133,11 @@ def _verify(name: str, folder: Path, log: Log) -> None:
     if not known:
         log(f"{name}: not verified, as grouptrail was not tested with this version and has no digests of its jars")
         return
-    found = digests(name, folder)
-    wrong = sorted(jar for jar in known.keys() | found.keys() if known.get(jar) != found.get(jar))
+    actual = digests(name, folder)
+    wrong = sorted(jar for jar in known.keys() | actual.keys() if known.get(jar) != actual.get(jar))
     if wrong:
         raise JarsError(
-            f"{wrong[0]} is not the jar that grouptrail was tested with (SHA-256: {found.get(wrong[0], 'none')}): "
+            f"{wrong[0]} is not the jar that grouptrail was tested with (SHA-256: {actual.get(wrong[0], 'none')}): "
             "check the mirror or proxy that it came from, and run it again; nothing was kept"
         )
 

@@ -88,10 +88,10 @@ def find_java() -> Java:
     """
     rejected: list[str] = []
     for source, home in _candidates():
-        found = _inspect(home, source)
-        if isinstance(found, Java):
-            return found
-        rejected.append(found)
+        java = _inspect(home, source)
+        if isinstance(java, Java):
+            return java
+        rejected.append(java)
     raise JavaError(_nothing_usable(rejected))
 
 
@@ -129,8 +129,8 @@ def _home_of(java: Path) -> Path:
     if java.parent.name == "bin" and ((home / "lib" / "modules").exists() or home == _wrapper_home().resolve()):
         return home
     _, output = _run(java, "-XshowSettings:properties", "-version")
-    found = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
-    return Path(found.group(1).strip()) if found else home
+    match = re.search(r"^\s*java\.home = (.+)$", output, re.MULTILINE)
+    return Path(match.group(1).strip()) if match else home
 
 
 def _inspect(home: Path, source: str) -> Java | str:

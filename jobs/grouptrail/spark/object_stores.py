@@ -40,13 +40,13 @@ def spark_settings(location: str, options: Mapping[str, str]) -> dict[str, str]:
     if not is_s3(location):
         return {}
     plain = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
-    found = {_S3A[name]: value for name, value in plain.items() if name in _S3A}
-    if "fs.s3a.endpoint" in found:
-        found[_PATH_STYLE] = "false" if plain.get("virtual_hosted_style_request", "").lower() == "true" else "true"
+    renamed = {_S3A[name]: value for name, value in plain.items() if name in _S3A}
+    if "fs.s3a.endpoint" in renamed:
+        renamed[_PATH_STYLE] = "false" if plain.get("virtual_hosted_style_request", "").lower() == "true" else "true"
     return {
         "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "spark.delta.logStore.s3.impl": "io.delta.storage.S3SingleDriverLogStore",
-        **{f"spark.hadoop.{name}": value for name, value in found.items()},
+        **{f"spark.hadoop.{name}": value for name, value in renamed.items()},
     }
 
 

@@ -176,7 +176,7 @@ def class_data_archive(java: Java) -> Path:
 
 
 @contextlib.contextmanager
-def begun_session(settings: SessionSettings, log: Log = silent) -> Iterator[Future[dict[str, str]]]:
+def starting_jvm(settings: SessionSettings, log: Log = silent) -> Iterator[Future[dict[str, str]]]:
     """Start the JVM of `run`'s embedded session in the background; yield the settings, for `start_session`.
 
     If the block fails, the JVM is ended, unless it ran before.
@@ -185,21 +185,21 @@ def begun_session(settings: SessionSettings, log: Log = silent) -> Iterator[Futu
     import pyspark  # noqa: F401
 
     is_new = not jvm.is_running()
-    begun: Future[dict[str, str]] = Future()
+    jvm_settings: Future[dict[str, str]] = Future()
 
-    def begin() -> None:
+    def start() -> None:
         try:
-            begun.set_result(_start_jvm(settings, log, is_varied=True))
+            jvm_settings.set_result(_start_jvm(settings, log, is_varied=True))
         except Exception as error:
-            begun.set_exception(error)
+            jvm_settings.set_exception(error)
 
-    threading.Thread(target=begin, name="begin-session", daemon=True).start()
+    threading.Thread(target=start, name="start-jvm", daemon=True).start()
     try:
-        yield begun
+        yield jvm_settings
     except BaseException:
         if is_new:
             jvm.kill()
-        begun.exception()
+        jvm_settings.exception()
         raise
 
 
@@ -208,20 +208,22 @@ def start_session(
     app: str,
     log: Log = silent,
     *,
-    begun: Future[dict[str, str]] | None = None,
+    jvm_settings: Future[dict[str, str]] | None = None,
     is_varied: bool = False,
 ) -> SparkSession:
     """Return the Spark session of this process.
 
     Under spark-submit the cluster's Java and class path are used, and submitted settings override grouptrail's
     defaults. Otherwise Java and the jars are found (or downloaded, with progress in `log`), and Spark runs in a
-    JVM of this process. `begun`: what `begun_session` yielded for these settings. `is_varied` is as for
+    JVM of this process. `jvm_settings`: what `starting_jvm` yielded for these settings. `is_varied` is as for
     `settings_of`.
     """
     with jvm.ended_by_signals():
         from pyspark.sql import SparkSession
 
-        all_settings = _start_jvm(settings, log, is_varied=is_varied) if begun is None else begun.result()
+        all_settings = (
+            _start_jvm(settings, log, is_varied=is_varied) if jvm_settings is None else jvm_settings.result()
+        )
         builder = SparkSession.builder.appName(app)
         for name, value in all_settings.items():
             builder = builder.config(name, value)

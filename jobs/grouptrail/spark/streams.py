@@ -24,19 +24,19 @@ def read_offsets_topic(
     spark: SparkSession,
     kafka: Mapping[str, str],
     partitions: Sequence[int],
-    begin: Mapping[int, int] | None = None,
+    first_offsets: Mapping[int, int] | None = None,
     *,
     group: str,
     max_records_per_batch: int,
 ) -> DataFrame:
-    """Plan micro-batches of the topic: first from its start or the offsets `begin`, then from the checkpoint.
+    """Plan micro-batches of the topic: first from its start or the `first_offsets`, then from the checkpoint.
 
     `kafka` are settings of Kafka's client. Out: the columns of Spark's Kafka source; committed records only. The rows
     need not be read: the checkpoint has the range of each batch. Partitions are assigned, so that reading leaves no
     consumer group behind in the topic that is read. Before the first batch Spark's driver requests the committed
     offsets of `group`, and waits forever if no coordinator answers.
     """
-    starts = {str(partition): (begin or {}).get(partition, _EARLIEST) for partition in partitions}
+    starts = {str(partition): (first_offsets or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
         **kafka_options(kafka),
         "kafka.isolation.level": "read_committed",

@@ -62,14 +62,14 @@ class Checkpoint:
     def refuse_gone(self) -> None:
         """Raise CheckpointGoneError if the checkpoint of a job that has run is gone, as after an unmount.
 
-        A query that started without it would begin another warehouse there.
+        A query that started without it would start another warehouse there.
         """
         if self.text("metadata") is None:
             raise CheckpointGoneError(
                 f"the checkpoint {self.folder} is gone: mount or restore the folder of the warehouse"
             )
 
-    def begin(self, writes: Collection[WrittenTable]) -> Start:
+    def open(self, writes: Collection[WrittenTable]) -> Start:
         """Return the start that `recover` has written for the job's first batch; empty if there is none.
 
         `writes` are the job's tables, which must exist; the job appends to them with the batch's number as version.
@@ -128,7 +128,7 @@ class Checkpoint:
         return aside if hadoop.rename(self.spark, self.folder, aside) else None
 
     def write_start(self, start: Start) -> None:
-        """Write the start that `begin` returns."""
+        """Write the start that `open` returns."""
         self.write_text(START_FILE, json.dumps(start))
 
     def query_id(self) -> str:

@@ -67,13 +67,13 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
     if first is None:
         return
     name = f"part-{uuid.uuid4()}.zstd.parquet"
-    found: list[pq.FileMetaData] = []
+    collected: list[pq.FileMetaData] = []
     with table_folder(location.path, location.options).open_output_stream(name) as sink:
-        with _writer(sink, first.schema, found) as writer:
+        with _writer(sink, first.schema, collected) as writer:
             for group in chain([first], groups):
                 writer.write_table(group, row_group_size=len(group))
         size = sink.tell()
-    [metadata] = found
+    [metadata] = collected
     added = {
         "path": name,
         "partitionValues": {},
@@ -85,7 +85,7 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
     yield json.dumps({"add": added})
 
 
-def _writer(sink: pa.NativeFile, schema: pa.Schema, found: list[pq.FileMetaData]) -> pq.ParquetWriter:
+def _writer(sink: pa.NativeFile, schema: pa.Schema, collected: list[pq.FileMetaData]) -> pq.ParquetWriter:
     # Offsets and times hardly repeat, so a dictionary does not help, but their differences are small.
     types = dict(zip(schema.names, schema.types, strict=True))
     differing = [name for name, of in types.items() if pa.types.is_int64(of) or pa.types.is_timestamp(of)]
@@ -96,7 +96,7 @@ def _writer(sink: pa.NativeFile, schema: pa.Schema, found: list[pq.FileMetaData]
         use_dictionary=[name for name in types if name not in differing],
         column_encoding=dict.fromkeys(differing, "DELTA_BINARY_PACKED"),
         store_schema=False,
-        metadata_collector=found,
+        metadata_collector=collected,
     )
 
 
@@ -104,11 +104,11 @@ def writing(rows: RowsFunction, location: TableLocation) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that writes the output of `rows` to a file and yields `ADDED`."""
 
     def added(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        began = time.monotonic()
+        started = time.monotonic()
         for one in write(rows(batches), location):
             yield pa.RecordBatch.from_pydict({"added": [one]})
         # The worker is kept for a minute, in case that there is another task.
-        release_memory(after_seconds=time.monotonic() - began)
+        release_memory(after_seconds=time.monotonic() - started)
 
     return added
 

@@ -110,14 +110,14 @@ class _Place:
     """Where a query continues: its next batch, and the versions from which and before which that reads.
 
     `start` is None for the first batch of a table, which has all rows before version `end`. `end` is None unless it
-    is known: for a first batch, and for one that was begun before (`is_begun`).
+    is known: for a first batch, and for one that was started before (`is_started`).
     """
 
     table_id: str
     batch: int
     start: int | None
     end: int | None
-    is_begun: bool
+    is_started: bool
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, appends: Appends) -> _Place | None:
@@ -126,11 +126,11 @@ class _Place:
         if table is None:
             return None
         table_id, newest = reader.table_id(table), table.version()
-        begun, done = checkpoint.newest("offsets"), checkpoint.newest("commits")
+        started, done = checkpoint.newest("offsets"), checkpoint.newest("commits")
         batch, start, end = 0, appends.version, None
-        if begun is not None:
-            batch = begun + 1 if begun == done else begun
-            known = {at: _version(checkpoint, at, table_id) for at in (batch - 1, begun) if at >= 0}
+        if started is not None:
+            batch = started + 1 if started == done else started
+            known = {at: _version(checkpoint, at, table_id) for at in (batch - 1, started) if at >= 0}
             if None in known.values():
                 return None
             start, end = known.get(batch - 1, start), known.get(batch)
@@ -165,7 +165,7 @@ class _BatchLog:
         if checkpoint.text("metadata") is None:
             self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
 
-    def begin(self, batch: int, end: int, table_id: str) -> None:
+    def start(self, batch: int, end: int, table_id: str) -> None:
         """Note up to which version a batch reads."""
         offset = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": end}
         offset |= {"index": _BEFORE_FILES, "isStartingVersion": False}
@@ -256,16 +256,16 @@ class TableQuery:
         if end == at.start:
             return False
         batch = at.batch
-        if len(rows) or at.is_begun:
+        if len(rows) or at.is_started:
             self._is_processing = True
-            if not at.is_begun:
-                self._log.begin(batch, end, at.table_id)
+            if not at.is_started:
+                self._log.start(batch, end, at.table_id)
             self._spark.sparkContext.setJobDescription(f"{self._thread.name} batch {batch}")
             self._process(rows, batch)
             self._log.commit(batch)
             release_memory()
             batch += 1
-        self._at = _Place(at.table_id, batch, end, None, is_begun=False)
+        self._at = _Place(at.table_id, batch, end, None, is_started=False)
         self._is_processing = False
         return True
 

@@ -55,8 +55,8 @@ def decoded_to(ends: Ends) -> dict[int, int]:
 
 def segment_ends(ends: Ends) -> dict[int, int]:
     """Return the end offsets of partitions that were read from log segments only, not by the decode job."""
-    begun = ends.get(None, {})
-    return {partition: end for partition, end in ends.get(SEGMENTS, {}).items() if partition not in begun}
+    decoded = ends.get(None, {})
+    return {partition: end for partition, end in ends.get(SEGMENTS, {}).items() if partition not in decoded}
 
 
 @dataclass(frozen=True)

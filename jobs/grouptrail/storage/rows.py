@@ -169,17 +169,17 @@ class NewFiles:
         Delta's protocol (there: "Add File and Remove File"): a commit whose actions have `dataChange` false only
         arranges rows. Of a commit that is no longer in the log nothing is returned.
         """
-        found: set[str] = set()
+        rearranged: set[str] = set()
         if self._read <= there:  # files were only added
-            return found
+            return rearranged
         folder = table_folder(table.table_uri, self._storage)
         for version in range(self._version + 1, table.version() + 1):
             with suppress(FileNotFoundError):
                 added, removed = read_commit(folder, version)
-                is_known = bool(removed) and removed.keys() <= self._read | found
+                is_known = bool(removed) and removed.keys() <= self._read | rearranged
                 if is_known and not any((*added.values(), *removed.values())):
-                    found |= added.keys()
-        return found
+                    rearranged |= added.keys()
+        return rearranged
 
 
 def _paths(table: OpenTable) -> set[str]:
@@ -239,12 +239,12 @@ class OpenTables:
     def rows(self, query: str) -> pa.Table:
         """Return the rows of a query. Raises TableError."""
         try:
-            found = pa.table(self._engine.execute(query))
+            rows = pa.table(self._engine.execute(query))
         except READ_ERRORS as error:
-            paths = ", ".join(table.path for table in self._locations.values())
+            paths = ", ".join(location.path for location in self._locations.values())
             raise TableError(f"{paths} cannot be read: {first_cause(error)}") from error
-        plain = [pa.field(field.name, _plain(field.type)) for field in found.schema]
-        return found.cast(pa.schema(plain))
+        plain = [pa.field(field.name, _plain(field.type)) for field in rows.schema]
+        return rows.cast(pa.schema(plain))
 
     def newest(self, name: str, column: str) -> datetime | None:
         """Return the latest time in a column by the statistics of files that may have rows of this cluster."""
@@ -266,9 +266,9 @@ class OpenTables:
         if "deletionVectors" in (self._tables[name].protocol().writer_features or ()):
             return [], 0
         latest = files[f"max.{column}"]
-        found = files.filter(pc.fill_null(pc.greater_equal(latest, pa.scalar(since, latest.type)), True))
-        counts = found["num_records"]
-        return found["path"].to_pylist(), 0 if counts.null_count else pc.sum(counts).as_py() or 0
+        recent = files.filter(pc.fill_null(pc.greater_equal(latest, pa.scalar(since, latest.type)), True))
+        counts = recent["num_records"]
+        return recent["path"].to_pylist(), 0 if counts.null_count else pc.sum(counts).as_py() or 0
 
     def _refresh(self, name: str) -> None:
         table = self._tables.pop(name, None)

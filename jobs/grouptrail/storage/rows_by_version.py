@@ -66,8 +66,8 @@ class RowsByVersion:
         if not self.has(version):
             return None
         self._next = version + 1
-        found = ds.dataset(self._added(version), self._schema, format="parquet", filesystem=self._files)
-        return found.to_table(filter=self._ours, use_threads=False)
+        added = ds.dataset(self._added(version), self._schema, format="parquet", filesystem=self._files)
+        return added.to_table(filter=self._ours, use_threads=False)
 
     def has(self, version: int) -> bool:
         """Return whether the log has this version: it does not yet, or not any more."""

@@ -37,10 +37,10 @@ class SqlSnapshot:
     def answer(self, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
         """Run a query. Raises QueryError, also while the batches are read."""
         try:
-            found = self._engine.execute(text)
+            result = self._engine.execute(text)
         except reader.READ_ERRORS as error:
             raise self._explained(error) from error
-        return found.schema, self._checked(found)
+        return result.schema, self._checked(result)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
         """Return the rows of a query as dicts, with values as in `result_rows.rows`."""

@@ -50,8 +50,8 @@ class ClusterGroups:
 
     def deleted_at(self, group_id: str) -> datetime | None:
         """Return when a group was deleted, None if it was not."""
-        found = self.deleted.filter(pc.equal(self.deleted["group_id"], group_id))["deleted_at"]
-        return found[0].as_py() if len(found) else None
+        times = self.deleted.filter(pc.equal(self.deleted["group_id"], group_id))["deleted_at"]
+        return times[0].as_py() if len(times) else None
 
 
 class GroupIndex:
@@ -82,9 +82,9 @@ class GroupIndex:
                 known = _indexed(cluster, state.snapshot, self._recent[cluster])
                 self._known[cluster] = (state.snapshot, known)
         served = self._served[cluster]
-        found = notices(served, state, known.as_of, has_groups=len(known.rows) > 0)
+        shown = notices(served, state, known.as_of, has_groups=len(known.rows) > 0)
         is_stale = known.as_of is not None and freshness.is_stale(served.sample_seconds, known.as_of)
-        return replace(known, is_stale=is_stale, notices=tuple(found))
+        return replace(known, is_stale=is_stale, notices=tuple(shown))
 
     def lag_of(self, cluster: str, column: Literal["group_id", "topic"], name: str) -> pa.Table:
         """Return the newest samples of a group or a topic, from the table if the snapshot has too many to hold."""
@@ -122,8 +122,8 @@ class GroupIndex:
     def groups(self, query: GroupsQuery) -> Groups:
         """Return the groups that a query selects: one page of them."""
         wanted = [name for name in self._served if query.cluster in ("", name)]
-        found = [self.of(name) for name in wanted]
-        rows = pa.concat_tables([one.rows for one in found]) if found else _NO_ROWS
+        clusters = [self.of(name) for name in wanted]
+        rows = pa.concat_tables([one.rows for one in clusters]) if clusters else _NO_ROWS
         rows = rows.filter(_selected(rows, query))
         counts = dict(zip(*(column.to_pylist() for column in pc.value_counts(rows["status"]).flatten()), strict=True))
         if query.status:
@@ -131,17 +131,17 @@ class GroupIndex:
         pages = max(1, -(-len(rows) // query.per_page))
         page = min(query.page, pages)
         shown = rows.take(_ordered(rows, query.sort)[(page - 1) * query.per_page : page * query.per_page])
-        sampled = [one.sampled_at for one in found if one.sampled_at is not None]
+        sampled = [one.sampled_at for one in clusters if one.sampled_at is not None]
         return Groups(
-            notices=[notice for one in found for notice in one.notices],
+            notices=[notice for one in clusters for notice in one.notices],
             total=len(rows),
             page=page,
             pages=pages,
             statuses={status: counts[status] for status in STATUSES if status in counts},
             clusters=list(self._served),
             sampled_at=max(sampled, default=None),
-            is_stale=any(one.is_stale for one in found),
-            groups=self._summaries(shown, found),
+            is_stale=any(one.is_stale for one in clusters),
+            groups=self._summaries(shown, clusters),
         )
 
     def _summaries(self, rows: pa.Table, clusters: Sequence[ClusterGroups]) -> list[GroupSummary]:

@@ -178,9 +178,9 @@ def _unknown(group_id: str, known: ClusterGroups, near: Sequence[str]) -> PageEr
 
 def _state(warehouse: Warehouse, group_id: str, at: datetime | None) -> GroupState:
     """Return the state in the history. Raises QueryError if it has none."""
-    found = describe_group(warehouse, group_id, at=at, generations=1)
-    members = [{name: member[name] for name in _OF_MEMBER} for member in found["members"]]
-    state = {name: found.get(name) for name in GroupState.model_fields}
+    group = describe_group(warehouse, group_id, at=at, generations=1)
+    members = [{name: member[name] for name in _OF_MEMBER} for member in group["members"]]
+    state = {name: group.get(name) for name in GroupState.model_fields}
     return GroupState.model_validate({**state, "members": members})
 
 

@@ -23,13 +23,13 @@ Kind = Literal["empty", "reading", "stale", "failed"]
 def notices(cluster: ServedCluster, state: ClusterState, as_of: datetime | None, *, has_groups: bool) -> list[Notice]:
     """Return the notices about missing or old figures of a cluster, the most urgent first; see `ClusterGroups`."""
     if state.snapshot is None:
-        found = _without_snapshot(state)
+        texts = _without_snapshot(state)
     else:
-        found = (
+        texts = (
             *_faults(state, state.snapshot),
             *_age(cluster.sample_seconds, state.snapshot, as_of, has_groups=has_groups),
         )
-    return [Notice(kind=kind, cluster=cluster.name, title=title, detail=detail) for kind, title, detail in found]
+    return [Notice(kind=kind, cluster=cluster.name, title=title, detail=detail) for kind, title, detail in texts]
 
 
 def _without_snapshot(state: ClusterState) -> tuple[tuple[Kind, str, str], ...]:

@@ -110,10 +110,10 @@ class Recent:
             if self._tables.get("consumer_lag") is None:
                 return {}
             self._read_rounds(slots)
-            found = {slot: self._rounds[slot] for slot in slots if slot in self._rounds}
+            rounds = {slot: self._rounds[slot] for slot in slots if slot in self._rounds}
         trends: dict[str, list[int | None]] = {name: [None] * len(slots) for name in partitions}
         wanted = pa.array(list(partitions), pa.string())
-        for slot, rows in found.items():
+        for slot, rows in rounds.items():
             for row in rows.filter(pc.is_in(rows["group_id"], wanted)).to_pylist():
                 name, average = row["group_id"], row["lag"]
                 trends[name][slot - slots.start] = None if average is None else round(average * partitions[name])
@@ -143,9 +143,9 @@ def _slot(moment: datetime) -> int:
 
 
 def _within(slot: int, length: timedelta) -> str:
-    begin = datetime.fromtimestamp(0, UTC) + slot * _STEP
-    until = begin + min(length, _STEP)
-    return f"(sampled_at >= {datafusion_literal(begin)} AND sampled_at < {datafusion_literal(until)})"
+    since = datetime.fromtimestamp(0, UTC) + slot * _STEP
+    until = since + min(length, _STEP)
+    return f"(sampled_at >= {datafusion_literal(since)} AND sampled_at < {datafusion_literal(until)})"
 
 
 def _empty(table: str, *columns: str) -> pa.Table:

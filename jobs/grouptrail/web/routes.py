@@ -20,27 +20,27 @@ def pages(index: GroupIndex) -> Blueprint:
     """Return the pages of groups and topics."""
     routes = Blueprint("pages", __name__)
 
-    def group_found(group_id: str) -> tuple[GroupPage, GroupQuery]:
+    def requested_group(group_id: str) -> tuple[GroupPage, GroupQuery]:
         query = asked(GroupQuery)
         return group_page(index, group_id if query.name is None else query.name, query), query
 
-    def topic_found(topic: str) -> Topic:
+    def requested_topic(topic: str) -> Topic:
         query = asked(TopicQuery)
         return topic_page(index, topic if query.name is None else query.name, query)
 
     @routes.get("/")
     def show_groups() -> str:
         query = asked(GroupsQuery)
-        return render_template("groups.html", found=index.groups(query), query=query, states=STATES)
+        return render_template("groups.html", answer=index.groups(query), query=query, states=STATES)
 
     @routes.get("/groups/", defaults={"group_id": ""})
     @routes.get("/groups/<name:group_id>")
     def show_group(group_id: str) -> str:
-        page, query = group_found(group_id)
+        page, query = requested_group(group_id)
         data = None if page.timeline is None else Markup(embedded(arrange(page.timeline)))
         return render_template(
             "group.html",
-            found=page.answer,
+            answer=page.answer,
             query=query,
             clusters=index.clusters_of("group_id", page.answer.group_id),
             timeline=data,
@@ -51,9 +51,9 @@ def pages(index: GroupIndex) -> Blueprint:
     @routes.get("/topics/", defaults={"topic": ""})
     @routes.get("/topics/<name:topic>")
     def show_topic(topic: str) -> str:
-        found = topic_found(topic)
-        clusters = index.clusters_of("topic", found.topic)
-        return render_template("topic.html", found=found, clusters=clusters)
+        answer = requested_topic(topic)
+        clusters = index.clusters_of("topic", answer.topic)
+        return render_template("topic.html", answer=answer, clusters=clusters)
 
     @routes.get(f"{API}groups")
     def answer_groups() -> Response:
@@ -62,13 +62,13 @@ def pages(index: GroupIndex) -> Blueprint:
     @routes.get(f"{API}groups/", defaults={"group_id": ""})
     @routes.get(f"{API}groups/<name:group_id>")
     def answer_group(group_id: str) -> Response:
-        page, _ = group_found(group_id)
+        page, _ = requested_group(group_id)
         return json_answer(page.answer)
 
     @routes.get(f"{API}topics/", defaults={"topic": ""})
     @routes.get(f"{API}topics/<name:topic>")
     def answer_topic(topic: str) -> Response:
-        return json_answer(topic_found(topic))
+        return json_answer(requested_topic(topic))
 
     @routes.get(f"{API}openapi.json")
     def answer_description() -> Response:

@@ -38,10 +38,10 @@ def is_own_host(header: str, address: str, hosts: Collection[str]) -> bool:
     """
     if not _is_loopback(address):
         return True
-    found = _HOST.fullmatch(header)
-    if found is None:
+    match = _HOST.fullmatch(header)
+    if match is None:
         return False
-    host = (found["v6"] or found["name"]).lower().rstrip(".")
+    host = (match["v6"] or match["name"]).lower().rstrip(".")
     return host == "localhost" or _is_loopback(host) or host in {name.lower() for name in hosts}
 
 

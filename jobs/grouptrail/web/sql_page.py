@@ -70,17 +70,17 @@ class _Download:
 def _text(write: Callable[[list[str], Iterable[Row], TextIO], None]) -> Callable[[QueryResult], bytes]:
     """Return what writes a result as text."""
 
-    def write_text(found: QueryResult) -> bytes:
+    def write_text(result: QueryResult) -> bytes:
         out = io.StringIO(newline="")
-        write(column_names(found.schema), rows(found.batches()), out)
+        write(column_names(result.schema), rows(result.batches()), out)
         return out.getvalue().encode()
 
     return write_text
 
 
-def _parquet(found: QueryResult) -> bytes:
+def _parquet(result: QueryResult) -> bytes:
     out = io.BytesIO()
-    write_parquet(found.schema, found.batches(), out)
+    write_parquet(result.schema, result.batches(), out)
     return out.getvalue()
 
 
@@ -131,10 +131,10 @@ def sql_pages(clusters: Sequence[ServedCluster], web: WebConfig) -> Blueprint:
         link = _link(query)
         if request.method == "POST" and len(link) <= MAX_LINK:
             return redirect(link, HTTPStatus.SEE_OTHER)
-        found, problem = None, None
+        result, problem = None, None
         if query.q.strip():
             try:
-                found = _shown(queries.answer(query), with_chart=query.view == "chart")
+                result = _shown(queries.answer(query), with_chart=query.view == "chart")
             except PageError as error:
                 problem = error
         page = render_template(
@@ -142,7 +142,7 @@ def sql_pages(clusters: Sequence[ServedCluster], web: WebConfig) -> Blueprint:
             query=query,
             cluster=queries.cluster(query).name,
             clusters=list(queries.clusters),
-            found=found,
+            result=result,
             problem=problem,
             has_link=request.method == "GET",
             limits=queries.limits,
@@ -157,11 +157,11 @@ def sql_pages(clusters: Sequence[ServedCluster], web: WebConfig) -> Blueprint:
     @routes.route(f"{API}sql", methods=["GET", "POST"])
     def answer_sql() -> Response:
         query = asked(SqlQuery)
-        found = queries.answer(query)
+        result = queries.answer(query)
         if query.format == "json":
-            return json_answer(_answer(queries.cluster(query).name, found))
+            return json_answer(_answer(queries.cluster(query).name, result))
         try:
-            return _download(query.format, found)
+            return _download(query.format, result)
         except QueryError as error:
             raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
 
@@ -186,39 +186,39 @@ def sql_address(query: str, path: str = "/sql", **parameters: str | None) -> str
     return f"{path}?{urlencode({'q': query, **given})}"
 
 
-def _columns(found: QueryResult) -> list[SqlColumn]:
-    types = map(column_type, found.table.schema.types)
-    return [SqlColumn(name=name, type=type_) for name, type_ in zip(column_names(found.schema), types, strict=True)]
+def _columns(result: QueryResult) -> list[SqlColumn]:
+    types = map(column_type, result.table.schema.types)
+    return [SqlColumn(name=name, type=type_) for name, type_ in zip(column_names(result.schema), types, strict=True)]
 
 
-def _answer(cluster: str, found: QueryResult) -> SqlRows:
-    names = column_names(found.schema)
+def _answer(cluster: str, result: QueryResult) -> SqlRows:
+    names = column_names(result.schema)
     return SqlRows(
         cluster=cluster,
-        columns=_columns(found),
-        rows=[dict(zip(names, row, strict=True)) for row in rows(found.batches())],
-        is_cut=found.is_cut,
-        note=found.note,
-        seconds=round(found.seconds, 3),
+        columns=_columns(result),
+        rows=[dict(zip(names, row, strict=True)) for row in rows(result.batches())],
+        is_cut=result.is_cut,
+        note=result.note,
+        seconds=round(result.seconds, 3),
     )
 
 
-def _download(format: Export, found: QueryResult) -> Response:
+def _download(format: Export, result: QueryResult) -> Response:
     download = _DOWNLOADS[format]
     headers = {
         "Content-Disposition": f'attachment; filename="grouptrail.{download.ending}"',
-        "X-Grouptrail-Is-Cut": str(found.is_cut).lower(),
+        "X-Grouptrail-Is-Cut": str(result.is_cut).lower(),
     }
-    if found.note:
-        headers["X-Grouptrail-Note"] = quote(found.note, safe=" `:(),;/")
-    return Response(download.write(found), content_type=download.type, headers=headers)
+    if result.note:
+        headers["X-Grouptrail-Note"] = quote(result.note, safe=" `:(),;/")
+    return Response(download.write(result), content_type=download.type, headers=headers)
 
 
-def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:
-    columns = _columns(found)
+def _shown(result: QueryResult, *, with_chart: bool) -> ShownResult:
+    columns = _columns(result)
     names = [column.name for column in columns]
     has_lines = names == PLAN_COLUMNS
-    first = QueryResult(found.table.slice(0, MAX_SHOWN_ROWS), found.is_cut, found.seconds)
+    first = QueryResult(result.table.slice(0, MAX_SHOWN_ROWS), result.is_cut, result.seconds)
     cells = [
         [None if value is None else _cell(value, keep_lines=has_lines) for value in row]
         for row in rows(first.batches())
@@ -227,15 +227,15 @@ def _shown(found: QueryResult, *, with_chart: bool) -> ShownResult:
         columns,
         [
             "number" if is_number(type_) else "whole" if pa.types.is_temporal(type_) else ""
-            for type_ in found.table.schema.types
+            for type_ in result.table.schema.types
         ],
         cells,
         has_lines,
-        found.table.num_rows,
-        found.is_cut,
-        found.note,
-        found.seconds,
-        chart(found.table, names) if with_chart else None,
+        result.table.num_rows,
+        result.is_cut,
+        result.note,
+        result.seconds,
+        chart(result.table, names) if with_chart else None,
     )
 
 

@@ -46,11 +46,11 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
 
 
 def _consumers(known: ClusterGroups, rows: pa.Table) -> list[TopicConsumer]:
-    found = worst_by_group(summarize(rows)).join(
+    worst = worst_by_group(summarize(rows)).join(
         known.rows.select(["group_id", "state", "member_count"]), "group_id", join_type="left outer"
     )
     names = list(TopicConsumer.model_fields)
-    consumers = [TopicConsumer.model_validate(row) for row in found.select(names).to_pylist()]
+    consumers = [TopicConsumer.model_validate(row) for row in worst.select(names).to_pylist()]
     return sorted(consumers, key=lambda one: (-(one.lag_seconds or 0), -(one.lag or 0), one.group_id))
 
 

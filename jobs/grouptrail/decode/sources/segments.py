@@ -78,19 +78,19 @@ def partition_folders(folder: Path) -> list[tuple[int, list[Path]]]:
     """
     if not folder.is_dir():
         raise SegmentsError(f"there is no folder {folder}: give a broker's log folder (log.dirs), or a copy of it")
-    found: list[tuple[int, list[Path]]] = []
+    partitions: list[tuple[int, list[Path]]] = []
     for place in [folder, *sorted(path for path in folder.rglob(f"{OFFSETS_TOPIC}-*") if path.is_dir())]:
         name = _FOLDER.fullmatch(place.resolve().name)
         segments = sorted(path for path in place.iterdir() if _SEGMENT.fullmatch(path.name)) if name else []
         if name and segments:
-            found.append((int(name[1]), segments))
-    if not found:
+            partitions.append((int(name[1]), segments))
+    if not partitions:
         raise SegmentsError(
             f"no segment ({OFFSETS_TOPIC}-N/00000000000000000000.log) found below {folder}: "
             "give a broker's log folder (log.dirs), or a copy of it with its folders' names"
         )
-    _refuse_unreadable([path for _, segments in found for path in segments])
-    return sorted(found)
+    _refuse_unreadable([path for _, segments in partitions for path in segments])
+    return sorted(partitions)
 
 
 def _refuse_unreadable(segments: list[Path]) -> None:

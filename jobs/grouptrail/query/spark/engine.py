@@ -34,10 +34,10 @@ class SparkEngine:
             Guard(self.spark, Scope(tables.keys())).check_statement(text)
             for name, table in tables.items():
                 table.all_clusters().createOrReplaceTempView(name)
-            found = self.spark.sql(text).toArrow()
+            result = self.spark.sql(text).toArrow()
         except UnknownSourceError as error:
             raise missing_table(self._warehouse, error.name) from error
         except PySparkException as error:
             message = " ".join(str(error).strip().split("\n", maxsplit=1)[0].split())
             raise refused(re.sub(r"^\[[A-Z_.0-9]+\] | SQLSTATE: \w+.*$", "", message).rstrip(". ")) from error
-        return Schema.from_arrow(found.schema), (RecordBatch.from_arrow(batch) for batch in found.to_batches())
+        return Schema.from_arrow(result.schema), (RecordBatch.from_arrow(batch) for batch in result.to_batches())
