@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -13,47 +12,10 @@ from hypothesis import strategies as st
 from grouptrail.kafka.log import FirstRecord, RecordRequest
 from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
 from grouptrail.lag.group_status import OWNED, GroupStatus
-from grouptrail.lag.positions import COMMITS
-from grouptrail.storage.schema import table_schema
+from support.lag_samples import Row, add_commits, add_sample, at, commit, log, new_calculator, row_at
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = table_schema("log_offsets")
 TOPICS = ("orders", "payments")
 THIS_TOPIC, OTHER_TOPIC = "dGhpcwAAAAAAAAAAAAAAAA", "b3RoZXIAAAAAAAAAAAAAAA"
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def commit(seconds: float, offset: int | None, **more: Any) -> dict[str, Any]:
-    """Return a commit of group billing to orders-0; without an offset, a tombstone.
-
-    Later records have higher record offsets.
-    """
-    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 7}
-    record = {"record_offset": round(seconds * 1000) + 10_000_000, "record_at": at(seconds), "commit_at": at(seconds)}
-    return where | record | {"committed_offset": offset, "is_tombstone": offset is None} | more
-
-
-def log(seconds: float, end: int | None, start: int = 0, **more: Any) -> dict[str, Any]:
-    """Return a sample of orders-0; without an end, its leader did not answer."""
-    where = {"cluster": "c", "topic": "orders", "partition": 0, "sampled_at": at(seconds), "asked_at": at(seconds)}
-    bounds = {"log_start_offset": start, "last_stable_offset": end, "log_end_offset": end}
-    return where | (bounds if end is not None else {"error": "broker 1 did not answer"}) | more
-
-
-def new_calculator(*commits: dict[str, Any], rules: Rules | None = None, **how: Any) -> LagCalculator:
-    calculator = LagCalculator("c", rules or Rules(), **how)
-    calculator.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
-    return calculator
-
-
-def row_at(calculator: LagCalculator, *logs: dict[str, Any], **how: Any) -> dict[str, Any]:
-    """Add a sample and return the only row of `consumer_lag` at it."""
-    calculator.add_sample(pa.Table.from_pylist(list(logs), LOGS))
-    [row] = calculator.compute(how.pop("groups", {}), **how).to_pylist()
-    return dict(row)
 
 
 def test_lag_is_log_end_minus_committed_offset() -> None:
@@ -132,16 +94,16 @@ def test_lag_broker_without_answer_is_unknown() -> None:
 def test_lag_deleted_offset_has_no_row_until_the_next_commit() -> None:
     """A tombstone stands for a deleted or an expired offset."""
     calculator = new_calculator(commit(-9, 100), commit(-5, None))
-    calculator.add_sample(pa.Table.from_pylist([log(0, 150)], LOGS))
+    add_sample(calculator, log(0, 150))
     assert len(calculator.compute({})) == 0
-    calculator.positions.add(pa.Table.from_pylist([commit(3, 110)], COMMITS))
+    add_commits(calculator, commit(3, 110))
     assert row_at(calculator, log(10, 150))["lag"] == 40
 
 
 def test_lag_unordered_and_duplicate_commits_uses_the_latest_record() -> None:
     """OPTIMIZE rewrites files: the order of the records in the offsets topic counts."""
     calculator = new_calculator(commit(-1, 140), commit(-5, 120))
-    calculator.positions.add(pa.Table.from_pylist([commit(-5, 120), commit(-9, None)], COMMITS))
+    add_commits(calculator, commit(-5, 120), commit(-9, None))
     assert row_at(calculator, log(0, 150))["committed_offset"] == 140
 
 
@@ -153,7 +115,7 @@ def test_lag_owned_partition_without_commit_has_a_row_without_lag() -> None:
     assert (row["group_id"], row["committed_offset"], row["lag"]) == ("billing", None, None)
     assert row["problem"] == "no commit yet: of 150 records, auto.offset.reset says how many are to be read"
     assert row["status"] == "UNKNOWN"
-    calculator.positions.add(pa.Table.from_pylist([commit(3, 110)], COMMITS))
+    add_commits(calculator, commit(3, 110))
     assert row_at(calculator, log(10, 150), owned=owned)["lag"] == 40
 
 
@@ -195,7 +157,7 @@ def test_catch_up_seconds_is_lag_over_net_rate_or_null_if_falling_behind() -> No
     """100 unread records, 10 a second consumed and 5 a second produced."""
     calculator = new_calculator(commit(-5, 100))
     row_at(calculator, log(0, 250))
-    calculator.positions.add(pa.Table.from_pylist([commit(9, 200)], COMMITS))
+    add_commits(calculator, commit(9, 200))
     row = row_at(calculator, log(10, 300))
     assert (row["consume_rate"], row["produce_rate"], row["catch_up_seconds"]) == (10, 5, 20)
     row = row_at(calculator, log(20, 400))
@@ -206,7 +168,7 @@ def test_consume_rate_after_rewind_is_null() -> None:
     """A rate would be negative."""
     calculator = new_calculator(commit(-5, 100))
     row_at(calculator, log(0, 250))
-    calculator.positions.add(pa.Table.from_pylist([commit(9, 50)], COMMITS))
+    add_commits(calculator, commit(9, 50))
     row = row_at(calculator, log(10, 250))
     assert (row["consume_rate"], row["produce_rate"], row["catch_up_seconds"], row["status"]) == (
         None,
@@ -277,14 +239,14 @@ def test_lag_rows_restored_from_storage_match_an_uninterrupted_run() -> None:
     """The first row after a restart is the same as without one."""
     calculator, rows = new_calculator(commit(-5, 100)), []
     for number in range(31):
-        calculator.positions.add(pa.Table.from_pylist([commit(number * 10 - 1, 100)], COMMITS))
-        calculator.add_sample(pa.Table.from_pylist([log(number * 10, 150 + number)], LOGS))
+        add_commits(calculator, commit(number * 10 - 1, 100))
+        add_sample(calculator, log(number * 10, 150 + number))
         rows.append(calculator.compute({}))
     again = new_calculator(commit(299, 100))
     for number, row in enumerate(rows[:-1]):
-        again.add_sample(pa.Table.from_pylist([log(number * 10, 150 + number)], LOGS))
+        add_sample(again, log(number * 10, 150 + number))
         again.add_stored_lag(row)
-    again.add_sample(pa.Table.from_pylist([log(300, 180)], LOGS))
+    add_sample(again, log(300, 180))
     assert rows[-1]["status"].to_pylist() == ["STALL"]
     assert again.compute({}).equals(rows[-1])
 
@@ -312,14 +274,14 @@ def test_lag_is_never_negative_and_null_only_with_a_problem(
     ]
     calculator = new_calculator()
     for first in range(cuts):
-        calculator.positions.add(pa.Table.from_pylist(rows[first::cuts], COMMITS))
+        add_commits(calculator, *rows[first::cuts])
     places = [(topic, partition) for topic in ("orders", "payments") for partition in range(4)]
     logs = [log(0, end, topic=topic, partition=at_) for (topic, at_), end in zip(places, ends, strict=True)]
-    calculator.add_sample(pa.Table.from_pylist(logs, LOGS))
-    found = {(row["group_id"], row["topic"], row["partition"]): row for row in calculator.compute({}).to_pylist()}
+    add_sample(calculator, *logs)
+    rows_of = {(row["group_id"], row["topic"], row["partition"]): row for row in calculator.compute({}).to_pylist()}
     newest = {row[:3]: row[3] for row in commits}
-    assert set(found) == {at for at, offset in newest.items() if offset is not None}
-    for (_, topic, partition), row in found.items():
+    assert set(rows_of) == {at for at, offset in newest.items() if offset is not None}
+    for (_, topic, partition), row in rows_of.items():
         end = ends[places.index((topic, partition))]
         if row["problem"] is None:
             assert row["lag"] == max(end - row["committed_offset"], 0)  # type: ignore[operator]
@@ -360,23 +322,23 @@ def test_lag_of_few_entries_at_a_time_is_that_of_all_at_once(
             commit(seconds, offset, **dict(zip(OWNED.names, place, strict=True)))
             for place, (offset, seconds) in commits.items()
         ]
-        calculator.positions.add(pa.Table.from_pylist(rows, COMMITS))
-        answers, found = Records(records), []
+        add_commits(calculator, *rows)
+        answers, computed = Records(records), []
         for second in (0, 200, 400):
             logs = [log(second, 100, topic=topic, partition=partition) for topic in TOPICS for partition in range(3)]
-            calculator.add_sample(pa.Table.from_pylist(logs, LOGS))
-            found += calculator.compute(groups, owned, until=micros(second), fetch_records=answers).to_pylist()
-            found += calculator.compute(groups, owned).to_pylist()
-        made.append((found, answers.queries))
+            add_sample(calculator, *logs)
+            computed += calculator.compute(groups, owned, until=micros(second), fetch_records=answers).to_pylist()
+            computed += calculator.compute(groups, owned).to_pylist()
+        made.append((computed, answers.queries))
     assert made[0] == made[1]
 
 
 # --- when only transaction markers are left to read ---------------------------------------------------------
 
 
-def stopped_group(calculator: LagCalculator, seconds: int, end: int, records: Any, **more: Any) -> dict[str, Any]:
+def stopped_group(calculator: LagCalculator, seconds: int, end: int, records: Any, **more: Any) -> Row:
     """Add a sample every 10 s in which the log's end does not move; return the last row."""
-    row: dict[str, Any] = {}
+    row: Row = {}
     for second in range(0, seconds, 10):
         row = row_at(calculator, log(second, end, **more), fetch_records=records)
     return row

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.calculator import Rules
 from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, GroupStatus
-from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.verdict import Thresholds
-from grouptrail.storage.schema import table_schema
+from support import lag_samples
+from support.lag_samples import Row, add_sample, at, new_calculator
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = table_schema("log_offsets")
 HOUR, DAY = 3600, 86_400
 ENDED = "left_or_expired"
-
-Row = dict[str, Any]
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
 
 
 def commit(seconds: float, offset: int, partition: int = 0, **more: Any) -> Row:
     """Return a plain commit of group billing to orders."""
-    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": partition, "record_partition": 7}
-    record = {"record_offset": round(seconds * 1000) + 10_000_000, "record_at": at(seconds), "commit_at": at(seconds)}
-    plain = {"committed_offset": offset, "is_tombstone": False, "is_transactional": False}
-    return where | record | plain | more
+    return lag_samples.commit(seconds, offset, partition=partition, **{"is_transactional": False, **more})
 
 
 def log(seconds: float, end: int, partition: int = 0) -> Row:
-    where = {"cluster": "c", "topic": "orders", "partition": partition}
-    bounds = {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
-    return where | bounds | {"sampled_at": at(seconds), "asked_at": at(seconds)}
+    return lag_samples.log(seconds, end, partition=partition)
 
 
 def owner(
@@ -74,18 +60,17 @@ def statuses(
 
     `ends` are the log ends of all partitions that were sampled before.
     """
-    calculator = LagCalculator("c", Rules(thresholds or Thresholds()))
-    calculator.positions.add(pa.Table.from_pylist(commits, COMMITS))
+    calculator = new_calculator(*commits, rules=Rules(thresholds or Thresholds()))
     partitions = sorted({one["partition"] for one in commits})
     for seconds, end in (*ends, (after, 3_000)):
-        calculator.add_sample(pa.Table.from_pylist([log(seconds, end, number) for number in partitions], LOGS))
+        add_sample(calculator, *(log(seconds, end, number) for number in partitions))
         rows = calculator.compute({"billing": group}, last_owners=pa.Table.from_pylist(owners, LAST_OWNERS))
     return {row["partition"]: (row["status"], row["status_reason"]) for row in rows.to_pylist()}
 
 
 def status(*args: Any, **more: Any) -> str:
-    [(found, _)] = statuses(*args, **more).values()
-    return found
+    [(verdict, _)] = statuses(*args, **more).values()
+    return verdict
 
 
 @pytest.mark.parametrize(
@@ -155,15 +140,13 @@ def test_status_after_a_restart_is_that_of_an_uninterrupted_run() -> None:
     """What was read before the end is stored with the lag."""
     group = {"billing": replace(EMPTY, pauses=3, habitual_pause_seconds=DAY, longest_pause_seconds=DAY)}
     logs = [log(second, 900 if second < 5 else 1_000) for second in (-20, -10, 10, 400, 5_000)]
-    running, stored = LagCalculator("c", Rules()), []
-    running.positions.add(pa.Table.from_pylist([commit(-1, 900)], COMMITS))
+    running, stored = new_calculator(commit(-1, 900)), []
     for one in logs:
-        running.add_sample(pa.Table.from_pylist([one], LOGS))
+        add_sample(running, one)
         stored.append(running.compute(group))
-    restarted = LagCalculator("c", Rules())
-    restarted.positions.add(pa.Table.from_pylist([commit(-1, 900)], COMMITS))
+    restarted = new_calculator(commit(-1, 900))
     for one in (logs[0], logs[-1]):
-        restarted.add_sample(pa.Table.from_pylist([one], LOGS))
+        add_sample(restarted, one)
         if one is logs[0]:
             restarted.add_stored_lag(stored[-2])
     [row] = restarted.compute(group).to_pylist()
@@ -179,8 +162,8 @@ def test_status_owner_that_left_by_itself_needs_no_commit() -> None:
 def test_status_partition_that_no_last_member_owned_is_stop_although_they_left() -> None:
     """Its own last owner may have died long before, and later members did not subscribe to its topic."""
     left = replace(EMPTY, endings=frozenset({"left"}))
-    found = statuses([commit(-5, 900), commit(-5, 900, 1)], [owner(0, "b", has_left=True)], left)
-    assert {partition: one for partition, (one, _) in found.items()} == {0: "EMPTY", 1: "STOP"}
+    by_partition = statuses([commit(-5, 900), commit(-5, 900, 1)], [owner(0, "b", has_left=True)], left)
+    assert {partition: one for partition, (one, _) in by_partition.items()} == {0: "EMPTY", 1: "STOP"}
 
 
 def test_status_commit_long_after_the_end_by_another_clock_is_no_sign_of_life() -> None:
@@ -191,19 +174,19 @@ def test_status_commit_long_after_the_end_by_another_clock_is_no_sign_of_life() 
 
 def test_status_each_partition_depends_on_its_own_last_owner() -> None:
     """Member a commits and closes; b was killed before, and its session expires when the group becomes Empty."""
-    found = statuses([commit(-5, 900), commit(-43, 900, 1)], [owner(0, "a"), owner(1, "b")])
-    assert {partition: one for partition, (one, _) in found.items()} == {0: "EMPTY", 1: "STOP"}
+    by_partition = statuses([commit(-5, 900), commit(-43, 900, 1)], [owner(0, "a"), owner(1, "b")])
+    assert {partition: one for partition, (one, _) in by_partition.items()} == {0: "EMPTY", 1: "STOP"}
 
 
 def test_status_commit_to_one_partition_shows_that_the_owner_of_others_lived() -> None:
     """All of a member's commits keep its session alive: it has had nothing to commit to its other partition."""
-    found = statuses([commit(-5, 900), commit(-400, 900, 1)], [owner(0, "a"), owner(1, "a")])
-    assert {one for one, _ in found.values()} == {"EMPTY"}
+    by_partition = statuses([commit(-5, 900), commit(-400, 900, 1)], [owner(0, "a"), owner(1, "a")])
+    assert {one for one, _ in by_partition.values()} == {"EMPTY"}
 
 
 def test_status_partition_without_a_last_owner_is_stop_if_a_member_may_have_died() -> None:
-    found = statuses([commit(-5, 900), commit(-5, 900, 1)], [owner(0, "a")])
-    assert {partition: one for partition, (one, _) in found.items()} == {0: "EMPTY", 1: "STOP"}
+    by_partition = statuses([commit(-5, 900), commit(-5, 900, 1)], [owner(0, "a")])
+    assert {partition: one for partition, (one, _) in by_partition.items()} == {0: "EMPTY", 1: "STOP"}
 
 
 def test_status_partition_with_two_last_owners_needs_that_both_left() -> None:
@@ -219,10 +202,10 @@ def test_status_commit_after_the_end_makes_it_a_group_without_members(moment: fl
 
 
 def test_status_commit_after_the_end_counts_for_all_partitions_of_the_group() -> None:
-    found = statuses(
+    by_partition = statuses(
         [commit(-5, 900), commit(5, 900, 1)], [owner(0, "a", has_left=True), owner(1, "a", has_left=True)]
     )
-    assert "EMPTY" not in {one for one, _ in found.values()}
+    assert "EMPTY" not in {one for one, _ in by_partition.values()}
 
 
 def test_status_of_a_sample_from_before_the_end_is_not_empty() -> None:
@@ -293,20 +276,19 @@ def test_status_of_a_group_that_had_read_all_and_pauses_as_it_used_to_is_empty(
 ) -> None:
     """A KIP-848 or exactly-once group: what it writes does not show whether its members left or died."""
     group = GroupStatus("Empty", emptied_at=at(0), endings=frozenset({ENDED}), emptied_offset=10_000_000, **history)
-    [(found, why)] = statuses([commit(-1, 900)], [owner(joined=None)], group, after=after, ends=ends).values()
-    assert found == expected
+    [(status, why)] = statuses([commit(-1, 900)], [owner(joined=None)], group, after=after, ends=ends).values()
+    assert status == expected
     if expected == "EMPTY":
         assert why == "the group had read all and pauses as usual, with 2100 unread"
 
 
 def test_status_of_a_group_that_stays_away_without_records_is_ok_until_one_has_waited() -> None:
     """Nothing waits, so that nobody is missed."""
-    calculator = LagCalculator("c", Rules(Thresholds(empty_seconds=900)))
-    calculator.positions.add(pa.Table.from_pylist([commit(-1, 900)], COMMITS))
+    calculator = new_calculator(commit(-1, 900), rules=Rules(Thresholds(empty_seconds=900)))
     group = {"billing": GroupStatus("Empty", emptied_at=at(0), endings=frozenset({"left"}))}
-    found = {}
+    statuses_of = {}
     for seconds, end in ((10, 900), (2_000, 900), (2_010, 950), (2_200, 960), (2_320, 970)):
-        calculator.add_sample(pa.Table.from_pylist([log(seconds, end)], LOGS))
+        add_sample(calculator, log(seconds, end))
         [row] = calculator.compute(group, last_owners=NO_LAST_OWNERS).to_pylist()
-        found[seconds] = row["status"]
-    assert found == {10: "OK", 2_000: "OK", 2_010: "OK", 2_200: "OK", 2_320: "STOP"}
+        statuses_of[seconds] = row["status"]
+    assert statuses_of == {10: "OK", 2_000: "OK", 2_010: "OK", 2_200: "OK", 2_320: "STOP"}

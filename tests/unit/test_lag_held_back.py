@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +13,22 @@ from grouptrail.config import Config, job_settings
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.lag import groups, state
 from grouptrail.lag.backtest import Alert, replay
-from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.calculator import LagCalculator
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.held_back import OFFSETS_TOPIC, HeldBackPartitions, Offsets
 from grouptrail.lag.index import ints
-from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.state import MOST_GROUPS_FETCHED, LagState
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
-from support import small_tables
+from support import lag_samples, small_tables
 from support.contexts import lag_inputs
+from support.lag_samples import LOGS, NOON, Row, add_commits, add_sample, at, log, micros, new_calculator
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = table_schema("log_offsets")
-SECOND = 1_000_000
 ORDERS_0 = ("orders", 0)
-
-Row = dict[str, Any]
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def micros(seconds: float) -> int:
-    return round(at(seconds).timestamp() * SECOND)
 
 
 def commit(seconds: float, offset: int, **more: Any) -> Row:
-    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 7}
-    record = {"record_offset": 500, "record_at": at(seconds), "commit_at": at(seconds)}
-    return where | record | {"committed_offset": offset, "is_tombstone": False} | more
-
-
-def log(seconds: float, end: int) -> Row:
-    where = {"cluster": "c", "topic": "orders", "partition": 0, "sampled_at": at(seconds), "asked_at": at(seconds)}
-    return where | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
+    return lag_samples.commit(seconds, offset, **{"record_offset": 500, **more})
 
 
 def held(seconds: float, stable: int | None = 501, end: int | None = 600, partition: int = 7) -> Row:
@@ -64,12 +43,6 @@ def sampled(samples: HeldBackPartitions, seconds: float, *rows: Row) -> frozense
     return samples.partitions()
 
 
-def new_calculator(*commits: Row) -> LagCalculator:
-    calculator = LagCalculator("c", Rules())
-    calculator.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
-    return calculator
-
-
 def judged(
     calculator: LagCalculator,
     *logs: Row,
@@ -77,7 +50,7 @@ def judged(
     groups: Mapping[str, GroupStatus] | None = None,
 ) -> list[Row]:
     """Add a sample and return the rows at it; `answers` are the coordinators', None: they cannot be queried."""
-    calculator.add_sample(pa.Table.from_pylist(list(logs), LOGS))
+    add_sample(calculator, *logs)
     until = max(micros((row["sampled_at"] - NOON).total_seconds()) for row in logs)
     fetch = None if answers is None else lambda _groups: answers
     rows: list[Row] = calculator.compute(groups or {}, until=until, fetch_offsets=fetch).to_pylist()
@@ -165,8 +138,8 @@ def test_in_effect_at_commit_behind_a_held_offset_counts_from_the_end_of_the_tra
     sampled(samples, 710)
     partitions, offsets = (pa.array(column) for column in ([7, 7, 8], [550, 500, 550]))
     written = ints(pa.array([micros(10)] * 3))
-    found = samples.in_effect_at(ints(partitions), ints(offsets), written)
-    assert found.tolist() == [micros(700), micros(10), micros(10)]
+    in_effect = samples.in_effect_at(ints(partitions), ints(offsets), written)
+    assert in_effect.tolist() == [micros(700), micros(10), micros(10)]
 
 
 # --- lag while a partition is held back ---------------------------------------------------------------------
@@ -207,7 +180,7 @@ def test_lag_groups_of_other_partitions_are_not_affected() -> None:
     other = commit(-900, 100, group_id="other", record_partition=3)
     queries: list[Mapping[str, int]] = []
     calculator = new_calculator(commit(-900, 100), other)
-    calculator.add_sample(pa.Table.from_pylist([log(0, 534), held(0)], LOGS))
+    add_sample(calculator, log(0, 534), held(0))
 
     def fetch(groups: Mapping[str, int]) -> Mapping[str, Offsets | str]:
         queries.append(groups)
@@ -246,7 +219,7 @@ def test_lag_after_the_transaction_uses_decoded_commits_and_is_no_rewind() -> No
     calculator = new_calculator(commit(-900, 100))
     for second in range(0, 400, 10):
         judged(calculator, log(second, 534), held(second), answers={"billing": {ORDERS_0: 500 + second // 20}})
-    calculator.positions.add(pa.Table.from_pylist([commit(395, 520, record_offset=590)], COMMITS))
+    add_commits(calculator, commit(395, 520, record_offset=590))
     calculator.held_back.release({7: 600})
     [row] = judged(calculator, log(400, 540))
     assert (row["committed_offset"], row["lag"], row["status"], row["problem"]) == (520, 20, "OK", None)
@@ -268,7 +241,7 @@ def test_status_transactional_commit_counts_from_the_end_of_its_transaction(know
     calculator = new_calculator()
     for second in range(0, 900, 10):
         judged(calculator, log(second, 534), held(second))
-    calculator.positions.add(pa.Table.from_pylist([commit(1, 520, record_offset=501, **known)], COMMITS))
+    add_commits(calculator, commit(1, 520, record_offset=501, **known))
     calculator.held_back.release({7: 600})
     [row] = judged(calculator, log(900, 540))
     assert (row["lag"], row["status"]) == (20, status)
@@ -312,12 +285,12 @@ def test_fetch_offsets_of_more_groups_than_the_limit_gives_the_rest_a_reason(
 ) -> None:
     coordinators = Coordinators({"group-0": {ORDERS_0: 5}})
     monkeypatch.setattr(lag_state, "_coordinators", coordinators)
-    found = lag_state._fetch_offsets({f"group-{number}": 7 for number in range(MOST_GROUPS_FETCHED + 2)})
+    fetched = lag_state._fetch_offsets({f"group-{number}": 7 for number in range(MOST_GROUPS_FETCHED + 2)})
     assert len(coordinators.queried) == MOST_GROUPS_FETCHED
-    assert found["group-0"] == {ORDERS_0: 5}
-    assert found["group-1"] == "the group's coordinator was not queried within 2 s"
+    assert fetched["group-0"] == {ORDERS_0: 5}
+    assert fetched["group-1"] == "the group's coordinator was not queried within 2 s"
     beyond = f"the group's coordinator was not queried: more than {MOST_GROUPS_FETCHED:,} groups are held back"
-    assert found[f"group-{MOST_GROUPS_FETCHED + 1}"] == beyond
+    assert fetched[f"group-{MOST_GROUPS_FETCHED + 1}"] == beyond
 
 
 def test_fetch_offsets_without_any_broker_is_reported_once(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,43 +11,14 @@ import pyarrow as pa
 import pytest
 
 from grouptrail.lag.backtest import Alert, replay
-from grouptrail.lag.calculator import COLUMNS, LagCalculator, Rules
+from grouptrail.lag.calculator import COLUMNS, LagCalculator
 from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.state import LagState
 from grouptrail.lag.verdict import Thresholds
-from grouptrail.storage.schema import table_schema
+from support.lag_samples import LOGS, Row, add_commits, add_sample, at, commit, log, new_calculator
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = table_schema("log_offsets")
 OLD_TOPIC, NEW_TOPIC = "b2xkAAAAAAAAAAAAAAAAAA", "bmV3AAAAAAAAAAAAAAAAAA"
-
-Row = dict[str, Any]
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def commit(seconds: float, offset: int | None, **more: Any) -> Row:
-    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 7}
-    record = {"record_offset": round(seconds * 1000) + 10_000_000, "record_at": at(seconds), "commit_at": at(seconds)}
-    return where | record | {"committed_offset": offset, "is_tombstone": offset is None} | more
-
-
-def log(seconds: float, end: int, **more: Any) -> Row:
-    where = {"cluster": "c", "topic": "orders", "partition": 0, "sampled_at": at(seconds), "asked_at": at(seconds)}
-    return where | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end} | more
-
-
-def commits_of(*rows: Row) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), COMMITS)
-
-
-def new_calculator(*commits: Row) -> LagCalculator:
-    calculator = LagCalculator("c", Rules())
-    calculator.positions.add(commits_of(*commits))
-    return calculator
 
 
 def rows_of(
@@ -56,7 +27,7 @@ def rows_of(
     groups: Mapping[str, GroupStatus] | None = None,
     owned: pa.Table = NONE_OWNED,
 ) -> list[Row]:
-    calculator.add_sample(pa.Table.from_pylist(list(logs), LOGS))
+    add_sample(calculator, *logs)
     rows: list[Row] = calculator.compute(groups or {}, owned).to_pylist()
     return rows
 
@@ -89,7 +60,7 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
     processor._groups, processor._calculator, processor._log = GroupStatuses(), new_calculator(), print
     processor._has_new_commits = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
-    processor._commits = Commits(commits_of(commit(-5, 100), commit(3_600, 460)))
+    processor._commits = Commits(pa.Table.from_pylist([commit(-5, 100), commit(3_600, 460)], COMMITS))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]
     rows: list[Row] = []
     for first in range(0, len(samples), 20):
@@ -109,7 +80,7 @@ def test_samples_processed_late_ignore_what_was_published_in_between() -> None:
     [served] = calculator.compute({}).to_pylist()
     assert served["committed_offset"] == 460
     calculator.positions.latest()  # as for storing them
-    calculator.add_sample(pa.Table.from_pylist([log(60, 510)], LOGS))
+    add_sample(calculator, log(60, 510))
     [row] = calculator.compute({}, until=round(at(60).timestamp() * 1e6)).to_pylist()
     assert (row["committed_offset"], row["lag"]) == (160, 350)
     assert row["status"] != "REWIND", row["status_reason"]
@@ -125,7 +96,7 @@ def test_status_after_a_topic_was_recreated_is_not_rewind(
     sampled(calculator, log(0, 100_010, topic_id=old))
     if sampled_between:
         sampled(calculator, log(30, 20, topic_id=new))
-    calculator.positions.add(commits_of(commit(55, 5, topic_id=new)))
+    add_commits(calculator, commit(55, 5, topic_id=new))
     row = sampled(calculator, log(60, 50, topic_id=new))
     assert row["status"] != "REWIND", row["status_reason"]
 
@@ -136,7 +107,7 @@ def test_status_of_a_crashed_group_after_an_admin_reset_is_not_empty() -> None:
     sampled(calculator, log(-800, 100))
     group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left_or_expired"}))}
     assert sampled(calculator, log(-10, 150), groups=group)["status"] == "STOP"
-    calculator.positions.add(commits_of(commit(-5, 120)))
+    add_commits(calculator, commit(-5, 120))
     row = sampled(calculator, log(600, 150), groups=group)
     assert row["status"] != "EMPTY", row["status_reason"]
 
@@ -146,7 +117,7 @@ def test_status_of_a_stop_whose_last_commit_came_after_the_sample_is_never_stall
     calculator = new_calculator(commit(-400, 90))
     sampled(calculator, log(-390, 150))
     sampled(calculator, log(-9, 160))
-    calculator.positions.add(commits_of(commit(2.5, 100)))
+    add_commits(calculator, commit(2.5, 100))
     statuses = [sampled(calculator, log(second, 170 + second))["status"] for second in range(1, 330, 10)]
     assert "STALL" not in statuses
     assert statuses[-1] == "STOP"
@@ -163,9 +134,9 @@ def test_backtest_with_a_lower_threshold_finds_a_crash_that_ends_empty() -> None
         return pa.Table.from_pylist([row | {"group_state": "Empty" if second >= 345 else "Stable"}], COLUMNS)
 
     samples = [sample(second) for second in range(0, 1_000, 10)]
-    [found] = replay(samples, Thresholds(stop_seconds=60), Alert(frozenset({"STOP"})))
-    assert found.fired_at is not None
-    assert datetime.fromtimestamp(found.fired_at / 1e6, UTC) == at(360)
+    [alert] = replay(samples, Thresholds(stop_seconds=60), Alert(frozenset({"STOP"})))
+    assert alert.fired_at is not None
+    assert datetime.fromtimestamp(alert.fired_at / 1e6, UTC) == at(360)
 
 
 def test_status_of_a_group_with_commits_after_its_members_left_is_judged_by_its_commits() -> None:
@@ -173,7 +144,7 @@ def test_status_of_a_group_with_commits_after_its_members_left_is_judged_by_its_
     calculator = new_calculator(commit(-603, 100))
     group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left"}))}
     assert sampled(calculator, log(-500, 150), groups=group)["status"] == "EMPTY"
-    calculator.positions.add(commits_of(commit(-5, 120)))
+    add_commits(calculator, commit(-5, 120))
     assert sampled(calculator, log(0, 150), groups=group)["status"] == "OK"
     assert sampled(calculator, log(600, 150), groups=group)["status"] == "STOP"
 
@@ -196,7 +167,7 @@ def test_status_of_a_member_that_has_just_started_is_not_empty() -> None:
     calculator = new_calculator(commit(-603, 100))
     group = {"billing": GroupStatus("Empty", emptied_at=at(-600), endings=frozenset({"left"}))}
     assert sampled(calculator, log(-500, 150), groups=group)["status"] == "EMPTY"
-    calculator.positions.add(commits_of(commit(5, 140)))
+    add_commits(calculator, commit(5, 140))
     assert sampled(calculator, log(10, 160), groups=group)["status"] == "OK"
 
 
@@ -211,7 +182,7 @@ def test_status_after_a_restart_ignores_offsets_of_a_recreated_topic() -> None:
     """The stored samples are read first, then the stored lag."""
     calculator = new_calculator(commit(55, 5))
     for one in (log(0, 100_010), log(30, 20)):
-        calculator.add_sample(pa.Table.from_pylist([one], LOGS))
+        add_sample(calculator, one)
     calculator.add_stored_lag(stored_lag(problem=None))
     assert sampled(calculator, log(60, 50))["status"] != "REWIND"
 

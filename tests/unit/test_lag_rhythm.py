@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.lag.calculator import LagCalculator, Rules
-from grouptrail.lag.positions import COMMITS
+from grouptrail.lag.calculator import Rules
 from grouptrail.lag.rhythm import UsualWaits
 from grouptrail.lag.verdict import Thresholds
-from grouptrail.storage.schema import table_schema
+from support.lag_samples import NOON, SECOND, add_commits, add_sample, commit, log, new_calculator
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = table_schema("log_offsets")
-SECOND, HOUR = 1_000_000, 3600
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def commit(seconds: float, offset: int) -> dict[str, Any]:
-    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 7}
-    record = {"record_offset": round(seconds * 1000) + 10_000_000, "record_at": at(seconds), "commit_at": at(seconds)}
-    return where | record | {"committed_offset": offset, "is_tombstone": False}
-
-
-def log(seconds: float, end: int) -> dict[str, Any]:
-    where = {"cluster": "c", "topic": "orders", "partition": 0, "sampled_at": at(seconds), "asked_at": at(seconds)}
-    return where | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
+HOUR = 3600
 
 
 def judged(
     commits_at: list[int], until: int, *, step: int = 60, thresholds: Thresholds | None = None
 ) -> list[dict[str, Any]]:
     """Return the rows of samples of a topic with a record a second, of which a group commits all at these times."""
-    calculator = LagCalculator("c", Rules(thresholds or Thresholds()))
+    calculator = new_calculator(rules=Rules(thresholds or Thresholds()))
     waiting, rows = sorted(commits_at), []
     for second in range(0, until, step):
         while waiting and waiting[0] <= second:
-            committed = commit(waiting[0], waiting[0])
-            waiting.pop(0)
-            calculator.positions.add(pa.Table.from_pylist([committed], COMMITS))
-        calculator.add_sample(pa.Table.from_pylist([log(second, second)], LOGS))
+            committed_at = waiting.pop(0)
+            add_commits(calculator, commit(committed_at, committed_at))
+        add_sample(calculator, log(second, second))
         rows += calculator.compute({}).to_pylist()
     return rows
 
@@ -98,13 +77,13 @@ def test_status_of_checkpoints_every_ten_minutes_is_ok() -> None:
 
 def test_status_of_an_idle_partition_is_stop_when_its_only_record_waits() -> None:
     """It gets a record a day, which its consumer reads at once: that it commits rarely is not its rhythm."""
-    calculator = LagCalculator("c", Rules())
+    calculator = new_calculator()
     for day in range(4):
-        calculator.positions.add(pa.Table.from_pylist([commit(86_400 * day, day)], COMMITS))
-        calculator.add_sample(pa.Table.from_pylist([log(86_400 * day + 5, day)], LOGS))
+        add_commits(calculator, commit(86_400 * day, day))
+        add_sample(calculator, log(86_400 * day + 5, day))
         calculator.compute({})
     for seconds in range(86_400 * 4, 86_400 * 4 + 400, 10):
-        calculator.add_sample(pa.Table.from_pylist([log(seconds, 4)], LOGS))
+        add_sample(calculator, log(seconds, 4))
         [row] = calculator.compute({}).to_pylist()
     assert (row["status"], row["usual_wait_seconds"]) == ("STOP", None)
 
@@ -112,11 +91,10 @@ def test_status_of_an_idle_partition_is_stop_when_its_only_record_waits() -> Non
 def test_status_of_a_group_with_a_threshold_of_its_own_is_stop_by_that() -> None:
     """The first pattern that matches applies."""
     for patterns, first in (((("bill*", 600.0), ("*", 60.0)), 600), ((("audit", 600.0),), 300)):
-        calculator = LagCalculator("c", Rules(group_stop_seconds=patterns))
-        calculator.positions.add(pa.Table.from_pylist([commit(0, 0)], COMMITS))
+        calculator = new_calculator(commit(0, 0), rules=Rules(group_stop_seconds=patterns))
         rows = []
         for second in range(0, 1_000, 20):
-            calculator.add_sample(pa.Table.from_pylist([log(second, second)], LOGS))
+            add_sample(calculator, log(second, second))
             rows += calculator.compute({}).to_pylist()
         assert min(stopped(rows)) == pytest.approx(first, abs=20)
 
@@ -138,8 +116,8 @@ def test_rhythm_restored_from_stored_waits_is_that_of_an_uninterrupted_run(
         again.put(zero, np.array([committed]), np.array([silent]))
         if number <= stop:
             again.restore(zero, *whole.waits(zero))
-    for found, expected in zip(again.waits(zero), whole.waits(zero), strict=True):
-        assert found == pytest.approx(expected, nan_ok=True)
+    for restarted, expected in zip(again.waits(zero), whole.waits(zero), strict=True):
+        assert restarted == pytest.approx(expected, nan_ok=True)
 
 
 @given(st.lists(st.tuples(OFFSET, WAIT), min_size=1, max_size=20))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -14,49 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.calculator import Rules
 from grouptrail.lag.positions import COMMITS
 from grouptrail.lag.seconds import LogEnds, LogEndSample, kept_times
 from grouptrail.lag.verdict import Thresholds
-from grouptrail.storage.schema import table_schema
+from support.lag_samples import SECOND, Row, add_commits, at, commit, log, micros, new_calculator, row_at
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
-LOGS = table_schema("log_offsets")
-SECOND, HOUR, DAY, YEAR = 1_000_000, 3_600, 86_400, 365 * 86_400
+HOUR, DAY, YEAR = 3_600, 86_400, 365 * 86_400
 FAR = 1 << 62
-
-Row = dict[str, Any]
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
-
-
-def micros(seconds: float) -> int:
-    return round(NOON.timestamp() + seconds) * SECOND
-
-
-def commit(seconds: float, offset: int) -> Row:
-    where = {"cluster": "c", "group_id": "billing", "topic": "orders", "partition": 0, "record_partition": 7}
-    record = {"record_offset": round(seconds * 1000) + 10_000_000, "record_at": at(seconds), "commit_at": at(seconds)}
-    return where | record | {"committed_offset": offset, "is_tombstone": False}
-
-
-def log(seconds: float, end: int, start: int = 0) -> Row:
-    where = {"cluster": "c", "topic": "orders", "partition": 0, "sampled_at": at(seconds), "asked_at": at(seconds)}
-    return where | {"log_start_offset": start, "last_stable_offset": end, "log_end_offset": end}
-
-
-def new_calculator(*commits: Row, rules: Rules | None = None) -> LagCalculator:
-    calculator = LagCalculator("c", rules or Rules())
-    calculator.positions.add(pa.Table.from_pylist(list(commits), COMMITS))
-    return calculator
-
-
-def row_at(calculator: LagCalculator, one: Row, **how: Any) -> Row:
-    calculator.add_sample(pa.Table.from_pylist([one], LOGS))
-    [row] = calculator.compute({}, **how).to_pylist()
-    return dict(row)
 
 
 # --- deleted records ---
@@ -203,7 +167,7 @@ def test_status_of_a_group_that_does_not_keep_up_is_warn(step: int, every: int, 
     for number in range(1, 150 // step):
         second = step * number
         commits = [commit(n, int(10 * n * share)) for n in range(second - step + 1, second + 1) if n % every == 0]
-        calculator.positions.add(pa.Table.from_pylist(commits, COMMITS))
+        add_commits(calculator, *commits)
         row = row_at(calculator, log(second, 10_000 + 10 * second))
     # Commits that come less often than samples let lag fall from one sample to the next.
     assert row["status"] == ("WARN" if every <= step else row["status"])
@@ -237,7 +201,7 @@ def test_status_reasons_of_large_offsets_are_exact() -> None:
     large = (1 << 53) + 1
     calculator = new_calculator(commit(-10, large + 2))
     row_at(calculator, log(0, large + 10))
-    calculator.positions.add(pa.Table.from_pylist([commit(5, large)], COMMITS))
+    add_commits(calculator, commit(5, large))
     row = row_at(calculator, log(10, large + 12))
     assert (row["status"], row["status_reason"]) == ("REWIND", f"committed went back from {large + 2} to {large}")
 
