@@ -80,7 +80,7 @@ def running(file: Path) -> Iterator[tuple[Grouptrail, Iterator[str], str]]:
     run = Grouptrail(file, "run")
     try:
         lines = run.lines()
-        url = next(found[1] for line in lines if (found := re.search(r"served at (\S+)/metrics", line)))
+        url = next(match[1] for line in lines if (match := re.search(r"served at (\S+)/metrics", line)))
         yield run, lines, url
     finally:
         run.kill()

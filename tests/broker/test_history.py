@@ -319,10 +319,10 @@ def test_generations_members_and_counts_match_the_last_observed_state(
     }
     for stable in last.values():
         generation = recorded.history.generation(group_id, stable)
-        found = described_members(generation)
-        assert found == stable.group.members
-        assert generation["member_count"] == len(found)
-        partitions = frozenset[Partition]().union(*(described.partitions for described in found.values()))
+        described = described_members(generation)
+        assert described == stable.group.members
+        assert generation["member_count"] == len(described)
+        partitions = frozenset[Partition]().union(*(member.partitions for member in described.values()))
         assert generation["partition_count"] == len(partitions)
 
 
@@ -369,8 +369,8 @@ def test_partition_ownership_covers_the_time_a_member_held_each_partition(
 def test_history_record_partition_matches_java_hash_of_group_id(recorded: RecordedGroups, group_id: str) -> None:
     """abs(hash(group)) % partitions, with Java's hash and Kafka's abs."""
     recorded.group(group_id)
-    found = {row["record_partition"] for table in TABLES for row in recorded.history.of(table, group_id)}
-    assert found == {java_abs(java_hash(group_id)) % PARTITIONS}
+    record_partitions = {row["record_partition"] for table in TABLES for row in recorded.history.of(table, group_id)}
+    assert record_partitions == {java_abs(java_hash(group_id)) % PARTITIONS}
 
 
 def java_hash(text: str) -> int:
@@ -623,15 +623,15 @@ def _written(config: Config) -> int:
 
 def await_history(config: Config, wanted: History, run: Grouptrail) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while (found := History.read(config)) != wanted:
+    while (history := History.read(config)) != wanted:
         assert run.process.poll() is None, run.finished()
         if time.monotonic() > deadline:
-            assert_same(found, wanted)
+            assert_same(history, wanted)
         time.sleep(0.5)
 
 
-def assert_same(found: History, wanted: History) -> None:
+def assert_same(history: History, wanted: History) -> None:
     for table in TABLES:
-        assert len(found.tables[table]) == len(wanted.tables[table]), table
-        for one, other in zip(found.tables[table], wanted.tables[table], strict=True):
+        assert len(history.tables[table]) == len(wanted.tables[table]), table
+        for one, other in zip(history.tables[table], wanted.tables[table], strict=True):
             assert one == other, table

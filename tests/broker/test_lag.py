@@ -85,18 +85,18 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
         members.enter_context(kip848_member(broker, groups[1], names))
         commit_all(broker.bootstrap, groups[2], {(names[0], 0): 1})
         printed = succeeded(cli(config, "run", "--once"))
-        found = newest(config, *groups)
+        rows = newest(config, *groups)
         truth = described(broker, *groups)
     assert "lag batch 0: " in printed
     assert len(truth) == 2 * 3 * PARTITIONS + 1
     with_commit = {place: offsets for place, offsets in truth.items() if offsets[0] is not None}
     assert len(with_commit) == 2 * 3 * 2 + 1
-    mine = figures(found)
+    mine = figures(rows)
     assert {place: mine[place] for place in with_commit} == with_commit
     # The others are assigned to a member but have no commit: they have rows without lag, unless their log is empty.
-    without = {place: row for place, row in found.items() if place not in with_commit}
+    without = {place: row for place, row in rows.items() if place not in with_commit}
     assert all(row["lag"] == 0 or row["problem"].startswith("no commit yet") for row in without.values())
-    assert {row["group_state"] for row in found.values() if row["group_id"] in groups[:2]} == {"Stable"}
+    assert {row["group_state"] for row in rows.values() if row["group_id"] in groups[:2]} == {"Stable"}
 
 
 def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above_log_end(
@@ -268,8 +268,8 @@ def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_
 
     def samples() -> int:
         """Return the number of samples with exact lag: not every sample has it, if several are processed together."""
-        found = [row for row in landed.rows(config, "consumer_lag") if row["group_id"] == groups[0]]
-        return sum(row["lag_seconds_method"] == "exact" for row in found)
+        of_group = [row for row in landed.rows(config, "consumer_lag") if row["group_id"] == groups[0]]
+        return sum(row["lag_seconds_method"] == "exact" for row in of_group)
 
     with Traffic(broker, topic, groups):
         for wanted, end in ((5, signal.SIGKILL), (15, signal.SIGTERM)):

@@ -44,9 +44,9 @@ def group() -> str:
 @pytest.fixture
 def commits(config: Config) -> Iterator[LiveCommits]:
     """Commits from now on."""
-    with closing(LiveCommits(config.kafka_settings(), config.decode.max_record_bytes, pytest.fail)) as found:
-        assert not len(found.fresh())
-        yield found
+    with closing(LiveCommits(config.kafka_settings(), config.decode.max_record_bytes, pytest.fail)) as live:
+        assert not len(live.fresh())
+        yield live
 
 
 def until_seen(commits: LiveCommits, group: str, offset: int | None) -> list[dict[str, Any]]:
@@ -68,13 +68,13 @@ def test_live_commits_are_those_that_kafkas_formatter_prints(
         commit(broker.bootstrap, group, offset)
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         admin.delete_group_offsets(group, [TopicPartition("orders", 0)])
-    found = until_seen(commits, group, None)
+    seen = until_seen(commits, group, None)
     printed = [line for line in broker.formatted(OFFSETS_FORMATTER) if line["key"]["data"]["group"] == group]
     places = [(line["partition"], line["offset"]) for line in printed]
-    assert [(row["record_partition"], row["record_offset"]) for row in found] == places
+    assert [(row["record_partition"], row["record_offset"]) for row in seen] == places
     offsets = [line["value"] and line["value"]["data"]["offset"] for line in printed]
-    assert [row["committed_offset"] for row in found] == offsets == [3, 5, None]
-    assert [row["is_tombstone"] for row in found] == [False, False, True]
+    assert [row["committed_offset"] for row in seen] == offsets == [3, 5, None]
+    assert [row["is_tombstone"] for row in seen] == [False, False, True]
 
 
 def test_live_commits_of_an_open_transaction_are_not_shown(
@@ -95,8 +95,8 @@ def test_live_commits_of_a_transaction_say_that_they_are(broker: Broker, commits
     with hanging_transaction(broker.bootstrap, group, "orders", 0, end="commit", patience_seconds=PATIENCE_SECONDS):
         pass
     commit(broker.bootstrap, group, 11, partition=1)
-    found = until_seen(commits, group, 11)
-    assert {row["committed_offset"]: row["is_transactional"] for row in found} == {99: True, 11: False}
+    seen = until_seen(commits, group, 11)
+    assert {row["committed_offset"]: row["is_transactional"] for row in seen} == {99: True, 11: False}
 
 
 def test_live_commits_beyond_the_most_are_skipped_and_the_next_are_shown(

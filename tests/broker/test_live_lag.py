@@ -188,16 +188,16 @@ class ServedGroups:
 
     def await_statuses(self, wanted: Mapping[str, str]) -> None:
         """Wait until these are the groups' statuses."""
-        found: list[Mapping[str, str]] = []
+        statuses: list[Mapping[str, str]] = []
 
         def is_so() -> bool:
-            found.append(self._statuses())
-            return found[-1] == wanted
+            statuses.append(self._statuses())
+            return statuses[-1] == wanted
 
         try:
             await_that(is_so, START_SECONDS)
         except AssertionError:
-            pytest.fail(f"{found[-1]} instead of {wanted}")
+            pytest.fail(f"{statuses[-1]} instead of {wanted}")
 
     def value(self, metric: str, group: str) -> float:
         """Return a metric of a group, -1 if it has none."""
@@ -205,19 +205,19 @@ class ServedGroups:
 
     def held_back(self) -> float:
         """Return how many records of the offsets partition an open transaction holds back."""
-        found = self._samples()["grouptrail_last_stable_offset_lag"]
-        return next(value for labels, value in found if labels["partition"] == self._offsets_partition)
+        samples = self._samples()["grouptrail_last_stable_offset_lag"]
+        return next(value for labels, value in samples if labels["partition"] == self._offsets_partition)
 
     def _statuses(self) -> dict[str, str]:
         return {labels["group"]: labels["status"] for labels, _ in self._samples()["kafka_consumer_group_status"]}
 
     def _samples(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         """Return labels and values by metric: those of these groups, and all without a group."""
-        found: defaultdict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
+        by_name: defaultdict[str, list[tuple[dict[str, str], float]]] = defaultdict(list)
         for family in text_string_to_metric_families(answer_of(self._url)):
             for sample in family.samples:
                 if sample.labels.get("group", self._groups[0]) in self._groups:
-                    found[sample.name].append((sample.labels, sample.value))
-        self.seen |= {(labels["group"], labels["status"]) for labels, _ in found["kafka_consumer_group_status"]}
-        self.most_lag = max([self.most_lag, *(lag for _, lag in found["kafka_consumer_group_lag"])])
-        return found
+                    by_name[sample.name].append((sample.labels, sample.value))
+        self.seen |= {(labels["group"], labels["status"]) for labels, _ in by_name["kafka_consumer_group_status"]}
+        self.most_lag = max([self.most_lag, *(lag for _, lag in by_name["kafka_consumer_group_lag"])])
+        return by_name

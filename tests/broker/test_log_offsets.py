@@ -96,7 +96,7 @@ def bounds(rows: list[dict[str, Any]]) -> dict[int, Bounds]:
 
 def bounds_from_librdkafka(broker: Broker, name: str) -> dict[int, Bounds]:
     """The same bounds from librdkafka."""
-    found = []
+    offsets = []
     for spec, level in (
         (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
         (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
@@ -104,8 +104,8 @@ def bounds_from_librdkafka(broker: Broker, name: str) -> dict[int, Bounds]:
     ):
         wanted = {TopicPartition(name, partition): spec for partition in range(PARTITIONS)}
         answers = admin(broker).list_offsets(wanted, isolation_level=level)
-        found.append({at.partition: answer.result(PATIENCE_SECONDS).offset for at, answer in answers.items()})
-    return {partition: tuple(answer[partition] for answer in found) for partition in range(PARTITIONS)}  # type: ignore[misc]
+        offsets.append({at.partition: answer.result(PATIENCE_SECONDS).offset for at, answer in answers.items()})
+    return {partition: tuple(answer[partition] for answer in offsets) for partition in range(PARTITIONS)}  # type: ignore[misc]
 
 
 def offsets_from_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, int]:
@@ -120,11 +120,11 @@ def offsets_from_kafkas_tool(broker: Broker, name: str, when: str) -> dict[int, 
 
 def assert_true(broker: Broker, name: str) -> dict[int, Bounds]:
     """Assert that the data source, Kafka's own tool and another client return the same offsets."""
-    found = bounds(asked(broker, assign=assign(name)))
-    assert found == bounds_from_librdkafka(broker, name)
-    assert {at: start for at, (start, _, _) in found.items()} == offsets_from_kafkas_tool(broker, name, "earliest")
-    assert {at: end for at, (_, _, end) in found.items()} == offsets_from_kafkas_tool(broker, name, "latest")
-    return found
+    measured = bounds(asked(broker, assign=assign(name)))
+    assert measured == bounds_from_librdkafka(broker, name)
+    assert {at: start for at, (start, _, _) in measured.items()} == offsets_from_kafkas_tool(broker, name, "earliest")
+    assert {at: end for at, (_, _, end) in measured.items()} == offsets_from_kafkas_tool(broker, name, "latest")
+    return measured
 
 
 def test_log_offsets_source_plain_topic_matches_get_offset_shell_and_librdkafka(broker: Broker, topic: str) -> None:

@@ -60,8 +60,8 @@ def test_model_predicts_what_the_broker_wrote(recording: Recording, capsys: pyte
         followed = follow(run.schedule, records, run.group_id)
         if not followed.agrees:
             unlike[run.group_id] = f"followed for {followed.matched} steps"
-        elif found := differences(run.schedule, records, run.group_id, followed.seeds):
-            unlike[run.group_id] = "; ".join(found)
+        elif problems := differences(run.schedule, records, run.group_id, followed.seeds):
+            unlike[run.group_id] = "; ".join(problems)
     runs = len(recording.runs)
     agreeing = runs - len(unlike)
     with capsys.disabled():

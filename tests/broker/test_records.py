@@ -51,9 +51,9 @@ def test_first_records_topic_created_after_the_last_lookup_is_read(proxied: Brok
     assert reader.first_records([old])[old] is not None
     for number in range(5):
         new = topic_with_record(proxied, f"new-{number}")
-        found = reader.first_records([old, new])
-        assert found[old] is not None
-        assert found[new] is not None
+        records = reader.first_records([old, new])
+        assert records[old] is not None
+        assert records[new] is not None
 
 
 def test_first_records_of_many_partitions_are_found_again_and_again(proxied: Broker, reader: RecordReader) -> None:
@@ -67,18 +67,18 @@ def test_first_records_of_many_partitions_are_found_again_and_again(proxied: Bro
     assert producer.flush(PATIENCE_SECONDS) == 0
     for offset in (0, 5, records - 1, 3):
         wanted = [RecordRequest("many", partition, offset, is_isolated=True) for partition in range(partitions)]
-        found = reader.first_records(wanted)
-        assert [record and record.offset for record in map(found.get, wanted)] == [offset] * partitions
+        answers = reader.first_records(wanted)
+        assert [record and record.offset for record in map(answers.get, wanted)] == [offset] * partitions
 
 
 def test_first_records_topic_that_does_not_exist_is_left_out_at_once(proxied: Broker, reader: RecordReader) -> None:
     known, unknown = topic_with_record(proxied, "known"), RecordRequest("unknown", 0, 0)
     end = known._replace(topic="known", offset=1, is_isolated=True)
     started = time.monotonic()
-    found = reader.first_records([known, unknown, end])
+    records = reader.first_records([known, unknown, end])
     assert time.monotonic() - started < PATIENCE_SECONDS
-    assert found.keys() == {known, end}
-    assert found[end] is None
+    assert records.keys() == {known, end}
+    assert records[end] is None
     assert reader.first_records([unknown]) == {}
 
 

@@ -124,9 +124,9 @@ def test_recover_second_driver_is_refused_and_damaged_checkpoints_lose_no_record
 
     printed = succeeded(cli(config, "recover"))
     # Records after the last commit of a partition are read by the next run.
-    found = re.search(r"([\d,]+) of its records were missing and have been written", printed)
-    assert found, printed
-    assert 0 < int(found[1].replace(",", "")) <= missing
+    match = re.search(r"([\d,]+) of its records were missing and have been written", printed)
+    assert match, printed
+    assert 0 < int(match[1].replace(",", "")) <= missing
     assert "decode: the next run begins where its tables end; there was no checkpoint" in printed
     assert f"lag: the next run begins where its tables end; the old checkpoint is {lag}.aside-" in printed
 

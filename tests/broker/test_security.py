@@ -145,8 +145,8 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
     with watched(run) as command_lines:
         for line in run.lines():
             printed += line
-            if found := re.search(r"served at (http://\S+)", line):
-                served = found[1]
+            if match := re.search(r"served at (http://\S+)", line):
+                served = match[1]
             if "lag batch" in line and "exact_groups cannot be fetched" in printed:
                 break
         await_that(lambda: "kafka_consumer_group_lag{" in scraped(served))

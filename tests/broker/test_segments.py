@@ -108,13 +108,13 @@ def ingested(spark: SparkSession, config: Config, folder: Path) -> list[str]:
 
 def rows(config: Config, among: set[landed.Coordinates]) -> dict[str, list[dict[str, Any]]]:
     """Return the decoded tables' rows of some records, without what depends on the reading."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    rows_of: dict[str, list[dict[str, Any]]] = {}
     for table in TABLES:
         ours = [row for row in landed.rows(config, table) if (row["record_partition"], row["record_offset"]) in among]
         in_order = sorted(ours, key=lambda row: (row["record_partition"], row["record_offset"]))
         of_reading = ("source", "read_at", "is_gapless")
-        found[table] = [{name: value for name, value in row.items() if name not in of_reading} for row in in_order]
-    return found
+        rows_of[table] = [{name: value for name, value in row.items() if name not in of_reading} for row in in_order]
+    return rows_of
 
 
 @pytest.mark.full

@@ -166,12 +166,12 @@ def test_verdict_on_groups_whose_members_died_is_stop_and_never_empty(quick_sess
 def _statuses(config: Config) -> dict[str, list[tuple[datetime, str]]]:
     """Return the times of samples and the worst of the verdicts on a group's partitions, by group."""
     worst = ("OK", "EMPTY", "UNKNOWN", "WARN", "STOP", "STALL", "REWIND")
-    found: dict[str, dict[datetime, str]] = defaultdict(dict)
+    statuses: dict[str, dict[datetime, str]] = defaultdict(dict)
     for row in landed.rows(config, "consumer_lag"):
-        of_group = found[row["group_id"]]
+        of_group = statuses[row["group_id"]]
         at = row["sampled_at"].replace(microsecond=0)
         of_group[at] = max(of_group.get(at, "OK"), row["status"], key=worst.index)
-    return {group: sorted(samples.items()) for group, samples in found.items()}
+    return {group: sorted(samples.items()) for group, samples in statuses.items()}
 
 
 @contextmanager

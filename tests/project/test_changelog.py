@@ -47,11 +47,11 @@ def test_changelog_begins_with_title_and_unreleased() -> None:
 
 
 def test_released_versions_have_a_valid_date_newest_first() -> None:
-    found = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in releases()[1:]]
-    assert found
-    assert None not in found
-    versions = [tuple(map(int, match[1].split("."))) for match in found if match]
-    dates = [date.fromisoformat(match[2]) for match in found if match]
+    matches = [re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d)", heading) for heading in releases()[1:]]
+    assert matches
+    assert None not in matches
+    versions = [tuple(map(int, match[1].split("."))) for match in matches if match]
+    dates = [date.fromisoformat(match[2]) for match in matches if match]
     assert versions == sorted(versions, reverse=True)
     assert dates == sorted(dates, reverse=True)
 

@@ -37,9 +37,9 @@ MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 UNITS = sorted((DEPLOY / "systemd").iterdir())
 SCRIPTS = sorted(DEPLOY.glob("*/*.sh"))
 OBJECTS = [
-    pytest.param(found, id=f"{path.name}: {found['kind']}")
+    pytest.param(one, id=f"{path.name}: {one['kind']}")
     for path in MANIFESTS
-    for found in yaml.safe_load_all(path.read_text("utf-8"))
+    for one in yaml.safe_load_all(path.read_text("utf-8"))
 ]
 OLDEST_KUBERNETES = "1.29"
 COMMANDS: dict[str, Any] = cast("Any", typer.main.get_command(app)).commands
@@ -119,10 +119,10 @@ def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path)
     printed = subprocess.run([*grouptrail, "--version"], env=clean, capture_output=True, text=True, check=True)
     assert version("grouptrail") in printed.stdout
     doctor = [*grouptrail, "doctor", "--bootstrap-server", f"127.0.0.1:{free_port()}"]
-    found = subprocess.run(doctor, env=clean, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    report = subprocess.run(doctor, env=clean, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     for subject in ("python", "java", "versions", "jars"):
-        assert re.search(rf"^ok    {subject}", found, re.MULTILINE), found
-    assert "Spark's connectors are in" in found
+        assert re.search(rf"^ok    {subject}", report, re.MULTILINE), report
+    assert "Spark's connectors are in" in report
     assert list((image / "jars").glob("*delta-spark*.jar"))
 
 
@@ -237,23 +237,26 @@ def _entered(folder: Path, program: str, *arguments: str, **environ: str) -> lis
 # --- Kubernetes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", OBJECTS)
-def test_kubernetes_object_matches_its_schema(found: Object) -> None:
+@pytest.mark.parametrize("kubernetes_object", OBJECTS)
+def test_kubernetes_object_matches_its_schema(kubernetes_object: Object) -> None:
     """Kubernetes' own schemas, without additional properties; objects of operators are parsed by the models of their
     APIs."""
-    group = found["apiVersion"].split("/")[0]
+    group = kubernetes_object["apiVersion"].split("/")[0]
     if group == "sparkoperator.k8s.io":
         from kubeflow_spark_api import models
 
-        model = getattr(models, f"SparkV1beta2{found['kind']}")
-        assert _without_nulls(model.from_dict(found).to_dict()) == found
+        model = getattr(models, f"SparkV1beta2{kubernetes_object['kind']}")
+        assert _without_nulls(model.from_dict(kubernetes_object).to_dict()) == kubernetes_object
     elif group == "monitoring.coreos.com":
         from cloudcoil.models.prometheus_operator.v1 import PodMonitor
 
-        assert PodMonitor.model_validate(found).model_dump(mode="json", by_alias=True, exclude_unset=True) == found
+        assert (
+            PodMonitor.model_validate(kubernetes_object).model_dump(mode="json", by_alias=True, exclude_unset=True)
+            == kubernetes_object
+        )
     else:
         for release in (OLDEST_KUBERNETES, kubernetes_validate.latest_version()):
-            kubernetes_validate.validate(found, release, strict=True)
+            kubernetes_validate.validate(kubernetes_object, release, strict=True)
 
 
 def _without_nulls(value: Any) -> Any:
@@ -263,9 +266,9 @@ def _without_nulls(value: Any) -> Any:
 
 
 def objects(kind: str) -> list[Object]:
-    found = [param.values[0] for param in OBJECTS if cast("Object", param.values[0])["kind"] == kind]
-    assert found
-    return cast("list[Object]", found)
+    of_kind = [param.values[0] for param in OBJECTS if cast("Object", param.values[0])["kind"] == kind]
+    assert of_kind
+    return cast("list[Object]", of_kind)
 
 
 def pods() -> dict[str, Object]:
@@ -301,18 +304,18 @@ def test_pods_run_existing_commands_from_the_image_as_its_user() -> None:
 
 def read_only_containers() -> dict[str, tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Return each container of a Spark application's manifests, and the volumes of its pod, by a name."""
-    found = {}
+    containers = {}
     for role in ("driver", "executor"):
         (pod,) = yaml.safe_load_all((DEPLOY / "kubernetes" / f"{role}-template.yaml").read_text("utf-8"))
         (container,) = pod["spec"]["containers"]
-        found[f"{role}-template"] = container, pod["spec"]["volumes"]
+        containers[f"{role}-template"] = container, pod["spec"]["volumes"]
         applications = {
             "application": objects("SparkApplication")[0]["spec"],
             "scheduled": objects("ScheduledSparkApplication")[0]["spec"]["template"],
         }
         for name, spec in applications.items():
-            found[f"{name} {role}"] = spec[role], spec["volumes"]
-    return found
+            containers[f"{name} {role}"] = spec[role], spec["volumes"]
+    return containers
 
 
 def test_spark_pods_have_read_only_root_file_systems_and_write_to_volumes_only() -> None:
@@ -353,8 +356,8 @@ def test_spark_applications_use_the_pinned_spark_and_the_submit_script_of_the_im
         *objects("SparkApplication"),
         *(it["spec"]["template"] for it in objects("ScheduledSparkApplication")),
     ]
-    for found in applications:
-        spec = found.get("spec", found)
+    for application in applications:
+        spec = application.get("spec", application)
         assert spec["sparkVersion"] == version("pyspark")
         assert spec["image"] == f"grouptrail:{version('grouptrail')}"
         assert spec["mainApplicationFile"] == "local:///opt/grouptrail/spark/submit.py"
@@ -406,8 +409,8 @@ def test_systemd_service_security_exposure_is_at_most_2_5() -> None:
 
 def _systemd_analyze() -> list[str]:
     """Return the program on PATH or from Debian's package; skip without it, but fail in CI."""
-    if found := shutil.which("systemd-analyze"):
-        return [found]
+    if program := shutil.which("systemd-analyze"):
+        return [program]
     try:
         root = debian.unpacked("systemd", "systemd", "libsystemd-shared")
         (library,) = root.rglob("libsystemd-shared-*.so")
@@ -484,8 +487,8 @@ PACKAGES = {
 def test_audit_reports_packages_that_the_index_lacks_and_audits_the_others(
     names: list[str], status: int, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = json.dumps({"dependencies": [PACKAGES[name] for name in names]})
-    assert audit.report([found, found]) == status  # of two files with the same pins
+    closure = json.dumps({"dependencies": [PACKAGES[name] for name in names]})
+    assert audit.report([closure, closure]) == status  # of two files with the same pins
     printed = capsys.readouterr()
     assert (printed.out + printed.err).splitlines() == lines
 

@@ -282,10 +282,10 @@ def test_contributing_row_names_existing_files(change: str, where: str) -> None:
     folder, gone = ROOT, []
     for name in names:
         pattern = re.sub(r"<\w+>", "*", name).rstrip("/")
-        found = [*ROOT.glob(pattern)] if "/" in name else [*folder.glob(pattern)] or [*ROOT.glob(pattern)]
-        gone += [] if found else [name]
-        if found and "/" in name:
-            folder = found[0] if found[0].is_dir() else found[0].parent
+        paths = [*ROOT.glob(pattern)] if "/" in name else [*folder.glob(pattern)] or [*ROOT.glob(pattern)]
+        gone += [] if paths else [name]
+        if paths and "/" in name:
+            folder = paths[0] if paths[0].is_dir() else paths[0].parent
     assert gone == []
 
 

@@ -38,8 +38,8 @@ def test_install_without_pins_resolves_to_the_spark_that_is_pinned(tmp_path: Pat
 
 PINS = {
     name: {
-        found[1]: found[0]
-        for found in re.finditer(
+        match[1]: match[0]
+        for match in re.finditer(
             r"^([\w.-]+)==.*?(?=^\w|\Z)", (ROOT / name).read_text("utf-8"), re.MULTILINE | re.DOTALL
         )
     }

@@ -74,7 +74,7 @@ def test_site_loads_nothing_from_the_network(site: Path) -> None:
     loaded = re.compile(r"""(?:src=|<link[^>]*href=|@import |url\()["']?((?:https?:)?//[^"')\s]+)""")
     files = [path for path in site.rglob("*") if path.suffix in (".html", ".css")]
     assert len(files) > len(PAGES)
-    assert {found for path in files for found in loaded.findall(path.read_text("utf-8"))} == set()
+    assert {address for path in files for address in loaded.findall(path.read_text("utf-8"))} == set()
 
 
 @pytest.mark.parametrize("link", ["gone.md", "lag.md#gone", "../GONE.md"])

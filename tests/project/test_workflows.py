@@ -33,8 +33,8 @@ def workflow(name: str) -> dict[Any, Any]:
 
 def jobs(path: Path) -> dict[str, Job]:
     """The jobs of a workflow that have steps; the others call a workflow of this repository."""
-    found = cast("dict[str, Job]", workflow(path.name)["jobs"])
-    return {name: job for name, job in found.items() if "steps" in job}
+    all_jobs = cast("dict[str, Job]", workflow(path.name)["jobs"])
+    return {name: job for name, job in all_jobs.items() if "steps" in job}
 
 
 def make_targets() -> set[str]:

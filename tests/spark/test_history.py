@@ -264,16 +264,16 @@ def test_records_of_all_kinds_are_read_alike_by_the_driver_and_spark(warehouse: 
     append(warehouse, "group_records", {**kind, "key_json": pattern}, {**kind, "key_json": "{}"})
     on_driver = read_records(warehouse, covered)
     assert on_driver is not None
-    found = in_order(on_driver.to_pylist())
-    assert found == in_order(scan_records(warehouse, covered).toArrow().to_pylist())
-    assert {row["type"] for row in found} >= {CLASSIC, COMMIT_TOMBSTONE, kind["record_type"]}
-    names = {row["name"] for row in found if row["type"] == kind["record_type"]}
+    rows = in_order(on_driver.to_pylist())
+    assert rows == in_order(scan_records(warehouse, covered).toArrow().to_pylist())
+    assert {row["type"] for row in rows} >= {CLASSIC, COMMIT_TOMBSTONE, kind["record_type"]}
+    names = {row["name"] for row in rows if row["type"] == kind["record_type"]}
     assert {'^"\\d+\u00e9$', None} <= names
-    members = [one for row in found for one in (row["body"] or {}).get("members") or ()]
+    members = [one for row in rows for one in (row["body"] or {}).get("members") or ()]
     ours = {"member_id": hostile, "client_id": "", "subscription": {}, "assignment": {"partitions": []}}
     assert ours in members
     late = (NOON + READ_AFTER[1]).timestamp() * 1000
-    assert [row["read_late_at"] for row in found if row["at"] == NOON.timestamp() * 1000].count(late) == 1
+    assert [row["read_late_at"] for row in rows if row["at"] == NOON.timestamp() * 1000].count(late) == 1
 
 
 READ_AFTER = (timedelta(seconds=60), timedelta(seconds=60, milliseconds=1))
@@ -324,26 +324,26 @@ def test_exporter_counters_match_history_tables_also_after_optimize_and_rebuild(
     writer = batch_writer(config, warehouse)
     for batch in range(len(BATCHES)):
         writer.process(log.land(batch), batch)
-        found = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
+        families = [*group_families(reader.read()), *pipeline_families(reader.read(), dropped={})]
         rows = history(config)
         causes = Counter((row["group_id"], row["cause"]) for row in rows["rebalances"])
-        assert figures(found, "kafka_consumer_group_rebalances_total") == causes
-        states = figures(found, "kafka_consumer_group_state")
+        assert figures(families, "kafka_consumer_group_rebalances_total") == causes
+        states = figures(families, "kafka_consumer_group_state")
         assert {group for group, value in states.items() if value} == {
             (row["group_id"], row["state"]) for row in rows["group_states"] if row["is_open"]
         }
-        assert figures(found, "grouptrail_records_total")[("offset_commit", "decoded")] == len(
+        assert figures(families, "grouptrail_records_total")[("offset_commit", "decoded")] == len(
             landed.rows(config, "offset_commits")
         )
-        assert figures(found, "grouptrail_source_backlog_records") == {("0",): 0}
-    assert figures(found, "kafka_consumer_group_generation") == {("billing",): 4, ("audit",): 1}
-    assert figures(found, "kafka_consumer_group_offset_commits_total") == {("billing",): 2}
+        assert figures(families, "grouptrail_source_backlog_records") == {("0",): 0}
+    assert figures(families, "kafka_consumer_group_generation") == {("billing",): 4, ("audit",): 1}
+    assert figures(families, "kafka_consumer_group_offset_commits_total") == {("billing",): 2}
     warehouse.session.sql(f"OPTIMIZE delta.`{warehouse.table('offset_commits').path}`").collect()
     rebuild_with(config, warehouse)
     after = group_families(reader.read())
     for name in ("rebalances_total", "partitions_moved_total", "offset_commits_total", "members", "state"):
         metric = f"kafka_consumer_group_{name}"
-        assert figures(after, metric) == figures(found, metric)
+        assert figures(after, metric) == figures(families, metric)
     assert reader.read().not_ready is None
 
 

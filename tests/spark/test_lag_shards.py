@@ -38,20 +38,20 @@ def config(tmp_path: Path) -> Config:
 
 def processes(config: Config) -> dict[int, int]:
     """Return the PIDs of the shards' processes by the number of the shard."""
-    found = {}
+    environs = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_text().split("\0")
         except OSError:  # it has ended
             continue
         if shards._PROCESS in command and shards._id(lag_inputs(config)) in command[3]:
-            found[int(command[3].rpartition("-")[2])] = int(process.name)
-    return found
+            environs[int(command[3].rpartition("-")[2])] = int(process.name)
+    return environs
 
 
 def environment(pid: int) -> dict[str, str]:
-    found = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(setting.split("=", 1) for setting in found if setting)
+    variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(setting.split("=", 1) for setting in variables if setting)
 
 
 def stored(config: Config, name: str) -> pa.Table:

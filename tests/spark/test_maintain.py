@@ -65,8 +65,8 @@ def lay_samples(config: Config, statuses: Callable[[int], str], minutes: int = 6
 
 def sampled(warehouse: Warehouse) -> list[tuple[int, str]]:
     """Return (tens of seconds after noon, status) of the remaining samples."""
-    found = rows(warehouse, "SELECT to_unixtime(sampled_at) AS at, status FROM consumer_lag ORDER BY sampled_at")
-    return [(round(row["at"] - NOON.timestamp()) // 10, row["status"]) for row in found]
+    samples = rows(warehouse, "SELECT to_unixtime(sampled_at) AS at, status FROM consumer_lag ORDER BY sampled_at")
+    return [(round(row["at"] - NOON.timestamp()) // 10, row["status"]) for row in samples]
 
 
 def test_maintain_thin_samples_keeps_one_per_minute_and_every_status_change(
@@ -140,8 +140,8 @@ def test_maintain_retention_keeps_open_rows_and_passes_check(warehouse: Warehous
     healthy = check.run(warehouse, patience_seconds=0)
     assert [(one.table, result) for one in healthy for result in one.failures] == []
     rebuild(context(HISTORY_JOB, config), lambda: warehouse)
-    found = rows(warehouse, "SELECT DISTINCT group_id FROM generations WHERE is_open ORDER BY group_id")
-    assert [row["group_id"] for row in found] == sorted({row["group_id"] for row in live["generations"]})
+    open_groups = rows(warehouse, "SELECT DISTINCT group_id FROM generations WHERE is_open ORDER BY group_id")
+    assert [row["group_id"] for row in open_groups] == sorted({row["group_id"] for row in live["generations"]})
 
 
 @pytest.mark.full

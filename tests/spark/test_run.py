@@ -42,7 +42,7 @@ def test_run_serves_the_state_of_its_jobs_and_ends_with_one_line_if_the_jvm_is_k
     run = Grouptrail(config, "run", "--job", "history", "--job", "lag")
     try:
         lines = run.lines()
-        url = next(found[1] for line in lines if (found := re.search(r"served at (\S+)/metrics", line)))
+        url = next(match[1] for line in lines if (match := re.search(r"served at (\S+)/metrics", line)))
         deadline = time.monotonic() + DEADLINE_SECONDS
         while set(RUNNING.findall(page := metrics(url))) != {"exporter", "history", "lag"}:
             assert run.process.poll() is None, run.finished()

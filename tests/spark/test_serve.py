@@ -141,8 +141,8 @@ def test_serve_sql_jdbc_metadata_lists_tables_and_columns(served: Server, tmp_pa
     calls = ("metadata getCatalogs", "metadata getSchemas", "metadata getTableTypes", "metadata getTypeInfo")
     script.write_text("".join(f"!{call}\n" for call in (*calls, "tables", "columns worst_groups")))
     said = beeline(served.thrift, "-f", str(script)).stdout
-    for found in ("TABLE_CAT", "grouptrail_tables,", "VIEW", "TIMESTAMP,93", ",worst_groups,VIEW", ",severity,4,INT"):
-        assert found in said, found
+    for text in ("TABLE_CAT", "grouptrail_tables,", "VIEW", "TIMESTAMP,93", ",worst_groups,VIEW", ",severity,4,INT"):
+        assert text in said, text
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,13 @@ class Started:
 
     def running(self) -> dict[int, str]:
         """The command lines of the processes of its session."""
-        found = {}
+        command_lines = {}
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, IndexError):
                 state, _, _, session, *_ = (folder / "stat").read_text().rpartition(")")[2].split()
                 if int(session) == self.process.pid and state != "Z":
-                    found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
-        return found
+                    command_lines[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        return command_lines
 
     def is_java(self) -> bool:
         return any("org.apache.spark.deploy.SparkSubmit --" in line for line in self.lines())

@@ -162,7 +162,7 @@ def test_spark_engine_answers_every_form_of_query(
     example: Config, engine: SparkEngine, text: str, count: int | None
 ) -> None:
     """Spark's own syntax is allowed; environment variables are not substituted."""
-    found = rows(example, text, engine)
-    assert found
-    assert count in (None, len(found))
-    assert "/bin" not in str(found)
+    answered = rows(example, text, engine)
+    assert answered
+    assert count in (None, len(answered))
+    assert "/bin" not in str(answered)

@@ -26,15 +26,15 @@ _DEADLINE_SECONDS = 60
 @cache
 def chromium() -> str:
     """Return the program, installed from Debian if possible. Without it the test is skipped, or fails in CI."""
-    found = _on_path()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+    path = _on_path()
+    if path is None and os.geteuid() == 0 and shutil.which("apt-get"):
         command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
         subprocess.run(command, capture_output=True, check=False, timeout=600)
-        found = _on_path()
-    if found is None:
+        path = _on_path()
+    if path is None:
         missing = "no Chromium: install it (Debian: apt-get install chromium)"
         pytest.fail(missing) if "CI" in os.environ else pytest.skip(missing)
-    return found
+    return path
 
 
 def _on_path() -> str | None:
@@ -184,8 +184,8 @@ class Page:
         """Save a screenshot of the window, or of the whole page, in artifacts/."""
         ARTIFACTS.mkdir(exist_ok=True)
         path = ARTIFACTS / f"{name}.png"
-        found = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(found["data"]))
+        screenshot = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(screenshot["data"]))
         return path
 
     def note(self, event: dict[str, Any]) -> None:

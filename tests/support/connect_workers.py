@@ -251,14 +251,14 @@ class Workers:
 
     def _running(self) -> dict[str, Partitions] | None:
         """Return what runs on which worker according to REST; None if something does not run."""
-        found: dict[str, set[tuple[str, int]]] = {}
+        tasks: dict[str, set[tuple[str, int]]] = {}
         for name, connector in (self.active()[0].request("connectors?expand=status") or {}).items():
             status = connector["status"]
             for number, unit in [(_CONNECTOR, status["connector"]), *((one["id"], one) for one in status["tasks"])]:
                 if unit["state"] != "RUNNING":
                     return None
-                found.setdefault(unit["worker_id"], set()).add((name, number))
-        return {name: frozenset(units) for name, units in found.items()}
+                tasks.setdefault(unit["worker_id"], set()).add((name, number))
+        return {name: frozenset(units) for name, units in tasks.items()}
 
 
 def _settings(bootstrap: str, group_id: str, protocol: str, session_ms: int) -> dict[str, str]:

@@ -130,9 +130,9 @@ def of(rows: Rows, table: str) -> list[Row]:
 
 def real_logs() -> list[tuple[str, list[Record]]]:
     """Return (group, its records) of logs written by real brokers and recorded in `tests/data/groups-*.jsonl`."""
-    found = []
+    logs = []
     for file in sorted(DATA.glob("groups-*.jsonl")):
         for line in file.read_text("utf-8").splitlines():
             log = json.loads(line)
-            found.append((f"{file.stem}/{log['group_id']}", [Record(*record) for record in log["records"]]))
-    return found
+            logs.append((f"{file.stem}/{log['group_id']}", [Record(*record) for record in log["records"]]))
+    return logs

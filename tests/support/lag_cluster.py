@@ -104,5 +104,5 @@ class LagCluster:
 def in_order(rows: pa.Table) -> list[dict[str, Any]]:
     """Return rows of `consumer_lag` by sample and position."""
     key = [(name, "ascending") for name in ("sampled_at", "group_id", "topic", "partition")]
-    found: list[dict[str, Any]] = written_out(rows).sort_by(key).to_pylist()
-    return found
+    ordered: list[dict[str, Any]] = written_out(rows).sort_by(key).to_pylist()
+    return ordered

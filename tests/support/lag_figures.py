@@ -78,13 +78,13 @@ def described(broker: Broker, *groups: str) -> dict[Position, Figures]:
         *("--bootstrap-server", broker.bootstrap, "--describe"),
         *(part for group in groups for part in ("--group", group)),
     )
-    found: dict[Position, Figures] = {}
+    figures: dict[Position, Figures] = {}
     for line in printed.stdout.splitlines():
         words = line.split()
         if len(words) >= 6 and words[0] in groups:
             committed, end, lag = (int(word) if re.fullmatch(r"-?\d+", word) else None for word in words[3:6])
-            found[words[0], words[1], int(words[2])] = (committed, end, lag)
-    return found
+            figures[words[0], words[1], int(words[2])] = (committed, end, lag)
+    return figures
 
 
 def newest(config: Config, *groups: str) -> dict[Position, dict[str, Any]]:

@@ -58,10 +58,10 @@ class Prometheus:
     def wait_for(self, expression: str, *, seconds: float = 60) -> list[Any]:
         """Repeat the query until its result is not empty, and return it."""
         deadline = time.monotonic() + seconds
-        while not (found := self.query(expression)):
+        while not (series := self.query(expression)):
             assert time.monotonic() < deadline, f"nothing for {expression} in {seconds} s"
             time.sleep(0.2)
-        return found
+        return series
 
 
 @contextlib.contextmanager

@@ -47,8 +47,8 @@ def without_nulls(value: Any) -> Any:
 def test_to_json_of_any_values_is_read_back(values: list[Any], start: int, count: int) -> None:
     """Also of a slice, whose lists begin within their items."""
     texts = to_json(pa.array(values, _TYPE).slice(start, count)).to_pylist()
-    found = [None if text is None else json.loads(text) for text in texts]
-    assert found == [without_nulls(value) for value in values[start : start + count]]
+    parsed = [None if text is None else json.loads(text) for text in texts]
+    assert parsed == [without_nulls(value) for value in values[start : start + count]]
 
 
 def test_to_json_of_chosen_fields_has_an_object_for_each_chosen_struct() -> None:

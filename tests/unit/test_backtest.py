@@ -57,16 +57,16 @@ def fired(config: Config, alert: Alert | None = None, *groups: str, **lag: float
 
 def test_backtest_stopped_group_fires_when_stop_seconds_is_reached(config: Config) -> None:
     """From the first sample with the status to the first without it."""
-    [found] = fired(config, Alert(frozenset({"STOP"})))
-    assert (found["group_id"], found["topic"], found["partition"], found["status"]) == (
+    [alert] = fired(config, Alert(frozenset({"STOP"})))
+    assert (alert["group_id"], alert["topic"], alert["partition"], alert["status"]) == (
         "billing",
         "orders",
         0,
         "STOP",
     )
-    assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:10:00Z", "2026-03-04T12:15:00Z")
-    assert (found["lasted_seconds"], found["lag"]) == (300, 20)
-    assert found["reason"] == "no commit for 300 s, 20 unread, the first of them for 600 s"
+    assert (alert["fired_at"], alert["ended_at"]) == ("2026-03-04T12:10:00Z", "2026-03-04T12:15:00Z")
+    assert (alert["lasted_seconds"], alert["lag"]) == (300, 20)
+    assert alert["reason"] == "no commit for 300 s, 20 unread, the first of them for 600 s"
     [sooner] = fired(config, Alert(frozenset({"STOP"})), stop_seconds=120)
     assert sooner["fired_at"] == "2026-03-04T12:07:00Z"
     assert fired(config, Alert(frozenset({"STOP"})), stop_seconds=900) == []
@@ -74,15 +74,15 @@ def test_backtest_stopped_group_fires_when_stop_seconds_is_reached(config: Confi
 
 def test_backtest_for_seconds_fires_only_after_holding_that_long(config: Config) -> None:
     """As in Prometheus, a condition that ends earlier does not fire."""
-    [found] = fired(config, Alert(frozenset({"STOP"}), for_seconds=120))
-    assert (found["fired_at"], found["lasted_seconds"]) == ("2026-03-04T12:12:00Z", 180)
+    [alert] = fired(config, Alert(frozenset({"STOP"}), for_seconds=120))
+    assert (alert["fired_at"], alert["lasted_seconds"]) == ("2026-03-04T12:12:00Z", 180)
     assert fired(config, Alert(frozenset({"STOP"}), for_seconds=301)) == []
 
 
 def test_backtest_above_seconds_without_statuses_fires_on_lag_seconds(config: Config) -> None:
     """The status does not matter; an alert that is still firing has no end."""
-    [found] = fired(config, Alert(frozenset(), above_seconds=480))
-    assert (found["fired_at"], found["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
+    [firing] = fired(config, Alert(frozenset(), above_seconds=480))
+    assert (firing["fired_at"], firing["ended_at"]) == ("2026-03-04T12:08:10Z", "2026-03-04T12:15:00Z")
     out = StringIO()
     alert = Alert(frozenset(), above_seconds=480)
     backtest(

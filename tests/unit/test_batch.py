@@ -67,13 +67,13 @@ def decoded_rows(batches: list[list[Record]]) -> dict[str, list[dict[str, Any]]]
 @example([VECTORS, VECTORS[::-1]])
 def test_decode_batches_each_record_becomes_one_row_of_one_table(batches: list[list[Record]]) -> None:
     """Decoded and undecodable rows together are the records read, each with its own coordinates and bytes."""
-    found = {}
+    by_place = {}
     for table, rows in decoded_rows(batches).items():
         for row in rows:
             coordinates = tuple(row[name] for name in place(0, 0))
-            assert coordinates not in found
-            found[coordinates] = (table, *encode_row(table, row))
-    assert found == {
+            assert coordinates not in by_place
+            by_place[coordinates] = (table, *encode_row(table, row))
+    assert by_place == {
         tuple(place(number, index).values()): (decode_row(*record)[0], *record)
         for number, records in enumerate(batches)
         for index, record in enumerate(records)
@@ -106,14 +106,14 @@ def test_decode_batches_commits_keep_whether_they_were_written_in_a_transaction(
     [joined] = arrow([[record for record in records for _ in said]])
     column = pa.array(said * len(records), pa.bool_())
     given = joined.set_column(joined.schema.get_field_index("is_transactional"), "is_transactional", column)
-    found = {}
+    transactional = {}
     for table, rows in decode_batches([given]):
         if table == COMMITS:
             in_transaction = rows.column("is_transactional").to_pylist()
-            found |= dict(zip(rows.column("record_offset").to_pylist(), in_transaction, strict=True))
+            transactional |= dict(zip(rows.column("record_offset").to_pylist(), in_transaction, strict=True))
         else:
             assert "is_transactional" not in rows.schema.names
-    assert found == {place(0, index)["record_offset"]: said[index % 2] for index in range(6)}
+    assert transactional == {place(0, index)["record_offset"]: said[index % 2] for index in range(6)}
 
 
 def test_decode_batches_empty_batches_return_nothing() -> None:
@@ -143,10 +143,10 @@ def test_decode_record_above_the_limit_is_kept_verbatim_as_undecodable() -> None
     assert key is not None
     huge = b"\0\2" + bytes(LIMIT)
     batches = arrow([[(key, value), (huge, value), (huge, None), group_record(1)]])
-    found = {table: rows.to_pylist() for table, rows in decode_batches(batches, len(value) - 1)}
-    assert found.keys() == {"group_metadata", "undecodable_records"}
-    assert [encode_row("group_metadata", row) for row in found["group_metadata"]] == [group_record(1)]
-    rows = found["undecodable_records"]
+    rows_of = {table: rows.to_pylist() for table, rows in decode_batches(batches, len(value) - 1)}
+    assert rows_of.keys() == {"group_metadata", "undecodable_records"}
+    assert [encode_row("group_metadata", row) for row in rows_of["group_metadata"]] == [group_record(1)]
+    rows = rows_of["undecodable_records"]
     assert [(row["record_key"], row["record_value"]) for row in rows] == [(key, value), (huge, value), (huge, None)]
     assert [(row["reason"], row["fault_in"], row["fault_position"], row["group_id"]) for row in rows] == [
         ("too_large", "value", len(value) - 1, "billing"),

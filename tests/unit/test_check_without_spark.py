@@ -49,8 +49,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def checked(config: Config, *names: str, **options: Any) -> dict[str, TableResult]:
     warehouse = warehouse_of(config)
     options = {"start_spark": lambda: pytest.fail("Spark was started"), **options}
-    found = check.run_with_delta_rs(warehouse, names, take(warehouse, patience_seconds=0), **options)
-    return {one.table: one for one in found}
+    results = check.run_with_delta_rs(warehouse, names, take(warehouse, patience_seconds=0), **options)
+    return {one.table: one for one in results}
 
 
 def stored(config: Config, where: str) -> list[dict[str, Any]]:
@@ -60,18 +60,18 @@ def stored(config: Config, where: str) -> list[dict[str, Any]]:
 def test_check_invalid_rows_fail_every_expectation(config: Config) -> None:
     """Each because of its rows, not because of an error in its query; results store only key columns."""
     lay_broken(config)
-    found = checked(config)
-    assert found.keys() == BROKEN.keys()
+    results = checked(config)
+    assert results.keys() == BROKEN.keys()
     held = {
         f"{name}.{one}"
-        for name, table in found.items()
+        for name, table in results.items()
         for one in expected_names(name) - {result.expectation for result in table.failures}
     }
     assert held == set()
-    failures = [result for table in found.values() for result in table.failures]
+    failures = [result for table in results.values() for result in table.failures]
     assert [result.problem for result in failures if result.problem] == []
     assert all(result.unexpected_count and result.sample_keys for result in failures)
-    for table in found.values():
+    for table in results.values():
         keys = {*contracts.tables()[table.table].key, "record_partition"}
         assert all(json.loads(key).keys() <= keys for result in table.failures for key in result.sample_keys)
     assert len(stored(config, "NOT success")) == len(failures)
@@ -81,10 +81,10 @@ def test_check_healthy_warehouse_has_no_failures(config: Config) -> None:
     """Nor has a column that an older version did not write; `since` excludes older rows."""
     thaw(config)
     (Path(config.warehouse) / "check_results").rename(Path(config.warehouse).parent / "clustered")
-    found = checked(config)
-    assert [(table.table, result) for table in found.values() for result in table.failures] == []
-    assert found.keys() == contracts.tables().keys() - {"check_results"}
-    assert found["generations"].rows == 9
+    results = checked(config)
+    assert [(table.table, result) for table in results.values() for result in table.failures] == []
+    assert results.keys() == contracts.tables().keys() - {"check_results"}
+    assert results["generations"].rows == 9
     late = checked(config, "consumer_lag", since=at(0) + timedelta(days=999))
     assert (late["consumer_lag"].rows, late["consumer_lag"].failures) == (0, [])
     assert len({row["run_id"] for row in stored(config, "true")}) == 2
@@ -109,10 +109,10 @@ def test_check_missing_file_makes_its_table_unreadable_and_others_are_checked(co
     lay(config, "rebalances", {"record_offset": 1, "cluster": CLUSTER})
     for file in Path(warehouse_of(config).table("rebalances").path).rglob("*.parquet"):
         file.unlink()
-    found = checked(config)
-    assert not found["rebalances"].is_readable
-    assert "\n" not in str(found["rebalances"].failures[0].problem)
-    assert found["topic_names"].is_readable
+    results = checked(config)
+    assert not results["rebalances"].is_readable
+    assert "\n" not in str(results["rebalances"].failures[0].problem)
+    assert results["topic_names"].is_readable
 
 
 def test_check_stored_results_have_the_contracts_table(config: Config) -> None:
@@ -142,8 +142,8 @@ def test_check_results_in_a_clustered_table_need_spark(config: Config, monkeypat
     monkeypatch.setattr(Table, "append_rows", append_in_session)
     monkeypatch.setattr(Table, "ensure", lambda _: None)
     in_session = replace(warehouse_of(config), spark=Mock())
-    found = checked(config, start_spark=lambda: nullcontext(in_session))
-    assert appended == [sum(len(table.results) for table in found.values())]
+    results = checked(config, start_spark=lambda: nullcontext(in_session))
+    assert appended == [sum(len(table.results) for table in results.values())]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_committed_offsets_requests_old_broker_gets_one_for_each_group(admin: An
     from grouptrail.kafka.client_internals import committed_offsets_requests
 
     for newest_version, expected in ((8, [None]), (7, ["billing", "audit"])):
-        admin._manager.broker_version_data = SimpleNamespace(api_version=lambda _api, found=newest_version: found)
+        admin._manager.broker_version_data = SimpleNamespace(api_version=lambda _api, version=newest_version: version)
         requests = committed_offsets_requests(admin, ["billing", "audit"])
         assert [group_id for group_id, _request in requests] == expected
 

@@ -147,8 +147,8 @@ def test_warehouse_other_special_characters_are_accepted(location: str) -> None:
 def test_load_config_reports_all_problems_with_their_sources() -> None:
     """Problems of all sources are reported together, one line each."""
     file = write('warehous = "x"\n[kafka]\n"group.id" = "g"\n[decode]\nmax_records_per_batch = 0\n')
-    found = problems(file, flags={"cluster": ""}, GROUPTRAIL_DECODE__TRIGGER_SECONDS="soon", GROUPTRAIL_CLUSTR="x")
-    assert [problem.split(": ")[0] for problem in found] == [
+    texts = problems(file, flags={"cluster": ""}, GROUPTRAIL_DECODE__TRIGGER_SECONDS="soon", GROUPTRAIL_CLUSTR="x")
+    assert [problem.split(": ")[0] for problem in texts] == [
         "--cluster",
         str(file),
         str(file),
@@ -333,10 +333,10 @@ def test_is_secret_endpoint_url_and_servers_are_not_secret() -> None:
 
 def test_load_config_invalid_toml_reports_the_line_and_other_problems() -> None:
     """A file that does not parse does not hide problems of flags and environment."""
-    found = problems(write("cluster = \n"), flags={"cluster": ""})
-    assert "not valid TOML" in found[0]
-    assert "line 1" in found[0]
-    assert found[1].startswith("--cluster: ")
+    texts = problems(write("cluster = \n"), flags={"cluster": ""})
+    assert "not valid TOML" in texts[0]
+    assert "line 1" in texts[0]
+    assert texts[1].startswith("--cluster: ")
 
 
 def test_section_given_a_single_value_is_rejected() -> None:
@@ -496,8 +496,8 @@ def test_clusters_section_invalid_setting_is_reported_with_its_path(text: str, e
 
 def test_environment_variable_of_unknown_cluster_is_rejected() -> None:
     """Ignoring the variable would leave the cluster without its password."""
-    found = problems(write(CLUSTERS), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
-    assert "no such cluster: configured are production, eu-2, spare" in found[0]
+    texts = problems(write(CLUSTERS), GROUPTRAIL_CLUSTERS__PRODUKTION__KAFKA__SASL_MECHANISM="PLAIN")
+    assert "no such cluster: configured are production, eu-2, spare" in texts[0]
 
 
 def test_warehouse_in_the_home_of_an_unknown_user_is_refused() -> None:

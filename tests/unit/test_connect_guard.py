@@ -139,8 +139,8 @@ def test_check_request_local_data_is_kept_if_it_is_valid() -> None:
 def test_check_request_local_data_whose_offsets_point_elsewhere_is_refused() -> None:
     """Spark would read the memory of the JVM there."""
     data = stream(pa.record_batch({"x": ["y" * 12345]}))
-    start, found, end = data.rpartition(bytes(4) + (12345).to_bytes(4, "little"))  # the offsets of the only value
-    assert found
+    start, offsets, end = data.rpartition(bytes(4) + (12345).to_bytes(4, "little"))  # the offsets of the only value
+    assert offsets
     with pytest.raises(RefusedError, match="Arrow"):
         checked(local_relation(start + bytes(4) + (1 << 20).to_bytes(4, "little") + end))
     with pytest.raises(RefusedError, match="Arrow"):

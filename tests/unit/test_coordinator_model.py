@@ -52,11 +52,11 @@ def _is_default(name: str, value: object) -> bool:
 
 def _operations(records: Iterable[Record]) -> list[tuple[str, ...]]:
     """The records' types, those of one time together."""
-    found: dict[int, list[str]] = {}
+    by_time: dict[int, list[str]] = {}
     for record in records:
         mark = "-" if record.body is None else ""
-        found.setdefault(record.at, []).append(record.type.removeprefix("ConsumerGroup") + mark)
-    return [tuple(types) for types in found.values()]
+        by_time.setdefault(record.at, []).append(record.type.removeprefix("ConsumerGroup") + mark)
+    return [tuple(types) for types in by_time.values()]
 
 
 def _schedule(protocol: Any, **more: Any) -> Schedule:

@@ -67,9 +67,9 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield f"{name}: {mark['name']}", mark["expr"]
         for variable in variables_of(board).values():
             if variable["type"] == "query":
-                found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
-                assert found, variable
-                yield f"{name}: ${variable['name']}", f"count by ({found[2]}) ({found[1]})"
+                match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+                assert match, variable
+                yield f"{name}: ${variable['name']}", f"count by ({match[2]}) ({match[1]})"
     yield from ((rule["alert"], rule["expr"]) for rule in ALERTS)
     questions = METRICS.read_text("utf-8").partition("## Questions")[2].partition("##")[0]
     for question, expression in re.findall(r"^\| (.*?) \| `(.*)` \|$", questions, re.MULTILINE):
@@ -101,10 +101,10 @@ def test_built_dashboards_are_overview_group_topic_and_pipeline() -> None:
 
 @each_expression
 def test_query_uses_only_registered_metrics_labels_and_values(where: str, expression: str) -> None:
-    found = promql_names.names(expression)
-    assert found.selectors, where
+    names = promql_names.names(expression)
+    assert names.selectors, where
     labels = {"le"}
-    for selector in found.selectors:
+    for selector in names.selectors:
         metrics = _metrics(selector)
         assert metrics, f"{where}: schemas/metrics.yaml has no {selector}"
         for metric in metrics:
@@ -112,28 +112,28 @@ def test_query_uses_only_registered_metrics_labels_and_values(where: str, expres
             labels |= set(metric.labels)
         for label in KNOWN_VALUES.keys() & selector.matchers.keys():
             assert set(selector.matchers[label].split("|")) <= KNOWN_VALUES[label], f"{where}: {selector}"
-    assert found.grouping <= labels, where
+    assert names.grouping <= labels, where
 
 
 def _metrics(selector: promql_names.Selector) -> list[contracts.Metric]:
     known = {**contracts.metrics(), PROMETHEUS_OWN.name: PROMETHEUS_OWN}
     if selector.metric:
-        found = known.get(selector.metric) or known.get(re.sub(r"_(bucket|sum|count)$", "", selector.metric))
-        return [found] if found else []
+        metric = known.get(selector.metric) or known.get(re.sub(r"_(bucket|sum|count)$", "", selector.metric))
+        return [metric] if metric else []
     pattern = selector.matchers.get("__name__", "")
     return [metric for name, metric in known.items() if re.fullmatch(pattern, name)]
 
 
 def test_promql_names_finds_selectors_and_grouping_labels() -> None:
-    found = promql_names.names(
+    names = promql_names.names(
         'sum by (a) (rate(m{b="x", c=~"y|z"}[5m]) / on (d) group_left () n offset 1h) or {e!="{"}'
     )
-    assert [(selector.metric, selector.matchers) for selector in found.selectors] == [
+    assert [(selector.metric, selector.matchers) for selector in names.selectors] == [
         ("m", {"b": "x", "c": "y|z"}),
         ("", {"e": "{"}),
         ("n", {}),
     ]
-    assert found.grouping == {"a", "d"}
+    assert names.grouping == {"a", "d"}
 
 
 def test_value_mappings_cover_every_status_and_state() -> None:

@@ -104,16 +104,16 @@ def _as_documented(certificate: Path, folder: Path) -> dict[str, Any]:
     (block,) = [block for block in blocks if "basic_auth" in block]
     here = block.replace("/etc/prometheus/grouptrail.pem", str(certificate)).replace("/etc/prometheus", str(folder))
     (scrape,) = yaml.safe_load(here)["scrape_configs"]
-    found: dict[str, Any] = scrape
-    return found
+    documented: dict[str, Any] = scrape
+    return documented
 
 
 def _port_of(exporter: Grouptrail) -> int:
     assert exporter.process.stdout is not None
     line = exporter.process.stdout.readline()
-    found = re.search(r"https://127\.0\.0\.1:(\d+)", line)
-    assert found, line
-    return int(found[1])
+    match = re.search(r"https://127\.0\.0\.1:(\d+)", line)
+    assert match, line
+    return int(match[1])
 
 
 def test_panel_and_alert_queries_return_series_with_the_expected_labels(
@@ -131,12 +131,12 @@ def test_panel_and_alert_queries_return_series_with_the_expected_labels(
 
 
 def _answered(prometheus: Prometheus, asked: Asked) -> bool:
-    found = prometheus.query(asked.expression)
-    for series in found:
+    results = prometheus.query(asked.expression)
+    for series in results:
         if asked.only_these:
             assert set(series["metric"]) == asked.labels, asked
         assert asked.labels <= set(series["metric"]), asked
-    return bool(found)
+    return bool(results)
 
 
 def _of_panels(prometheus: Prometheus) -> Iterator[Asked]:
@@ -176,11 +176,11 @@ def _of_alerts() -> Iterator[Asked]:
 
 def _filled(prometheus: Prometheus, variable: dict[str, Any]) -> str:
     """Return what Grafana inserts: all values of the variable's query, escaped as Grafana does."""
-    found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
-    assert found
-    selector = re.sub(r'"\$\w+"', '".*"', found[1])
+    match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+    assert match
+    selector = re.sub(r'"\$\w+"', '".*"', match[1])
     prometheus.wait_for(selector)
-    values = prometheus.ask(f"label/{found[2]}/values", **{"match[]": selector})
+    values = prometheus.ask(f"label/{match[2]}/values", **{"match[]": selector})
     assert values
     return f"({'|'.join(_escaped(value) for value in values)})"
 
@@ -192,9 +192,9 @@ def _escaped(value: str) -> str:
 
 
 def _shorter(expression: str) -> str:
-    def shorter(found: re.Match[str]) -> str:
-        milliseconds = int(found[2]) * _UNITS[found[3]] * 1000 // _SHORTER
-        return f"{found[1]}{max(milliseconds, _SHORTEST_MILLISECONDS)}ms"
+    def shorter(match: re.Match[str]) -> str:
+        milliseconds = int(match[2]) * _UNITS[match[3]] * 1000 // _SHORTER
+        return f"{match[1]}{max(milliseconds, _SHORTEST_MILLISECONDS)}ms"
 
     expression = expression.replace("[$__range:1m]", "[1h:5m]").replace("$__range", "1h")
     expression = expression.replace("$__rate_interval", "10m")

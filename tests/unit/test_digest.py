@@ -173,23 +173,23 @@ def a_digest(name: str = "billing", count: int = 1) -> Digest:
 
 
 def test_digest_hostile_names_are_no_markup_in_any_form() -> None:
-    found = a_digest(HOSTILE)
-    assert "\x1b" not in "".join(render(found, form) for form in ("markdown", "html", "chat"))  # type: ignore[arg-type]
-    assert "<script" not in render(found, "html").replace("&lt;script", "")
-    chat = render(found, "chat")
+    digest = a_digest(HOSTILE)
+    assert "\x1b" not in "".join(render(digest, form) for form in ("markdown", "html", "chat"))  # type: ignore[arg-type]
+    assert "<script" not in render(digest, "html").replace("&lt;script", "")
+    chat = render(digest, "chat")
     assert "<" not in chat
     assert "@here" not in chat
     [line] = [line for line in chat.splitlines() if line.startswith("•")]
     assert line.count("`") == 2
-    markdown = render(found, "markdown")
+    markdown = render(digest, "markdown")
     assert "``" in markdown
     assert r"\[l\](http" in markdown
 
 
 def test_digest_huge_names_and_many_groups_are_cut() -> None:
-    found = a_digest("x" * 100_000, 500)
+    digest = a_digest("x" * 100_000, 500)
     for form in ("markdown", "html", "chat"):
-        text = render(found, form)  # type: ignore[arg-type]
+        text = render(digest, form)  # type: ignore[arg-type]
         assert len(text) < 10_000
         assert "and 490 more" in text
 

@@ -84,12 +84,12 @@ def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
     }
     rows = [lag_row(group_id=verdict, status=verdict) for verdict in verdicts]
     snapshot = snapshot_reader(configured(tmp_path)).read(lag_table(*rows))
-    found = list(alias_families(group_families(snapshot), ALIASES["burrow"]))
-    partitions = figures(found, "burrow_kafka_topic_partition_status")
+    aliases = list(alias_families(group_families(snapshot), ALIASES["burrow"]))
+    partitions = figures(aliases, "burrow_kafka_topic_partition_status")
     assert {group: code for (group, _, _), code in partitions.items()} == {
         verdict: code for verdict, code in verdicts.items() if code
     }
-    assert figures(found, "burrow_kafka_consumer_status") == {
+    assert figures(aliases, "burrow_kafka_consumer_status") == {
         (verdict,): min(code, 3) for verdict, code in verdicts.items() if code
     }
 

@@ -52,28 +52,28 @@ def test_group_families_sums_and_maxima_ignore_null_lag(
     reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]]
 ) -> None:
     """Sums and maxima ignore nulls; if all values are null, there is no series."""
-    found = group_families(snapshot_of(reader, rows))
+    families = group_families(snapshot_of(reader, rows))
     known = {place: row["lag"] for place, row in rows.items() if row["lag"] is not None}
     groups = {group for group, _, _ in known}
-    assert figures(found, "kafka_consumer_group_lag") == {
+    assert figures(families, "kafka_consumer_group_lag") == {
         (group, topic, str(number)): lag for (group, topic, number), lag in known.items()
     }
-    assert figures(found, "kafka_consumer_group_sum_lag") == {
+    assert figures(families, "kafka_consumer_group_sum_lag") == {
         (group,): sum(lag for place, lag in known.items() if place[0] == group) for group in groups
     }
-    assert figures(found, "kafka_consumer_group_max_lag") == {
+    assert figures(families, "kafka_consumer_group_max_lag") == {
         (group,): max(lag for place, lag in known.items() if place[0] == group) for group in groups
     }
-    assert figures(found, "kafka_consumer_group_topic_lag") == {
+    assert figures(families, "kafka_consumer_group_topic_lag") == {
         place[:2]: sum(lag for other, lag in known.items() if other[:2] == place[:2]) for place in known
     }
     verdicts = Counter((group, row["status"]) for (group, _, _), row in rows.items())
-    assert figures(found, "kafka_consumer_group_partitions") == verdicts
+    assert figures(families, "kafka_consumer_group_partitions") == verdicts
     worst = {
         group: max((status for other, status in verdicts if other == group), key=STATUSES.index)
         for group, _ in verdicts
     }
-    assert figures(found, "kafka_consumer_group_group_status") == dict.fromkeys(worst.items(), 1)
+    assert figures(families, "kafka_consumer_group_group_status") == dict.fromkeys(worst.items(), 1)
 
 
 @given(rows=ROWS, budget=st.integers(1, 150), granularity=st.sampled_from(["partition", "topic", "group"]))
@@ -96,6 +96,9 @@ def test_page_parses_without_duplicate_series_and_keeps_to_its_budget(
 
 def test_group_families_unrecognised_status_is_counted_and_ranks_lowest(reader: SnapshotReader) -> None:
     """A newer pipeline may write one; every known status takes precedence as the group's worst."""
-    found = group_families(reader.read(lag_table(lag_row(status="DRAINING"), lag_row(1, status="STOP"))))
-    assert figures(found, "kafka_consumer_group_partitions") == {("billing", "DRAINING"): 1, ("billing", "STOP"): 1}
-    assert figures(found, "kafka_consumer_group_group_status") == {("billing", "STOP"): 1}
+    families = group_families(reader.read(lag_table(lag_row(status="DRAINING"), lag_row(1, status="STOP"))))
+    assert figures(families, "kafka_consumer_group_partitions") == {
+        ("billing", "DRAINING"): 1,
+        ("billing", "STOP"): 1,
+    }
+    assert figures(families, "kafka_consumer_group_group_status") == {("billing", "STOP"): 1}

@@ -44,8 +44,8 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
 
 
 def serve(snapshot: Snapshot, **settings: Any) -> tuple[list[Family], dict[str, int]]:
-    found = governed(snapshot, configured("lake", **settings).exporter, EVERY_ALIAS)
-    return found.families, dict(found.dropped)
+    result = governed(snapshot, configured("lake", **settings).exporter, EVERY_ALIAS)
+    return result.families, dict(result.dropped)
 
 
 def series(families: list[Family]) -> int:

@@ -83,8 +83,8 @@ def serve(reader: SnapshotReader, config: Config, lag: pa.Table | None, before: 
     return governed(snapshot, config.exporter, EVERY_ALIAS, before)
 
 
-def series(found: Governed) -> dict[str, list[dict[str, Any]]]:
-    return {family.name: sorted(family.rows.to_pylist(), key=str) for family in found.families}
+def series(governed: Governed) -> dict[str, list[dict[str, Any]]]:
+    return {family.name: sorted(family.rows.to_pylist(), key=str) for family in governed.families}
 
 
 def assert_same(large: Governed, small: Governed) -> None:

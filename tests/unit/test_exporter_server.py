@@ -75,11 +75,11 @@ def scrape(exporter: Exporter) -> dict[str, list[tuple[dict[str, str], float]]]:
     status, _, body = get(f"{exporter.url}/metrics")
     if status == 503:
         return {}
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in parse_text(body.decode()):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return samples
 
 
 @pytest.fixture(scope="module")
@@ -135,10 +135,10 @@ def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporte
 
 def test_metrics_hostile_group_and_topic_names_stay_label_values(exporter: Exporter) -> None:
     """Quotes, newlines, text that looks like a sample line, and a topic name of the maximum length."""
-    found = scrape(exporter)
-    groups = {labels["group"] for labels, _ in found["kafka_consumer_group_status"]}
+    samples = scrape(exporter)
+    groups = {labels["group"] for labels, _ in samples["kafka_consumer_group_status"]}
     assert groups == {"billing", STRANGE}
-    assert LONG_TOPIC in {labels["topic"] for labels, _ in found["kafka_consumer_group_status"]}
+    assert LONG_TOPIC in {labels["topic"] for labels, _ in samples["kafka_consumer_group_status"]}
 
 
 def test_metrics_without_aliases_pass_promtool_check(tmp_path: Path) -> None:
@@ -375,9 +375,9 @@ def test_show_job_is_served_at_once(fast_refresh: Config) -> None:
         until(lambda: running.page)
         running.show_job("default", "lag", is_running=True, restarts=0)
         running.show_job("default", "log-offsets", is_running=False, restarts=3)
-        found = scrape(running)
+        samples = scrape(running)
     shown = [
-        {labels["job_name"]: value for labels, value in found[f"grouptrail_job_{name}"]}
+        {labels["job_name"]: value for labels, value in samples[f"grouptrail_job_{name}"]}
         for name in ("running", "restarts_total")
     ]
     assert shown == [{"exporter": 1, "lag": 1, "log-offsets": 0}, {"exporter": 0, "lag": 0, "log-offsets": 3}]
@@ -395,10 +395,10 @@ def test_exporter_stale_snapshot_serves_no_group_metrics(fast_refresh: Config) -
         assert page is not None
         page.snapshot = replace(page.snapshot, made_at=page.snapshot.made_at - STALE_SECONDS)
         until(lambda: "kafka_consumer_group_lag" not in scrape(running))
-        found = scrape(running)
-        assert "kafka_consumer_group_members" not in found
-        assert found["grouptrail_snapshot_timestamp_seconds"][0][1] == page.snapshot.made_at
-        assert {labels["table"] for labels, _ in found["grouptrail_freshness_seconds"]} == {
+        samples = scrape(running)
+        assert "kafka_consumer_group_members" not in samples
+        assert samples["grouptrail_snapshot_timestamp_seconds"][0][1] == page.snapshot.made_at
+        assert {labels["table"] for labels, _ in samples["grouptrail_freshness_seconds"]} == {
             "consumer_lag",
             "ingest_progress",
         }
@@ -421,10 +421,10 @@ def test_scrape_during_updates_contains_a_single_snapshot(fast_refresh: Config) 
             seen: set[float] = set()
             until(lambda: "kafka_consumer_group_lag" in scrape(running))
             while len(seen) < 5:
-                found = scrape(running)
-                lags = {value for _, value in found["kafka_consumer_group_lag"]}
+                samples = scrape(running)
+                lags = {value for _, value in samples["kafka_consumer_group_lag"]}
                 assert len(lags) == 1
-                assert found["kafka_consumer_group_sum_lag"][0][1] == 50 * min(lags)
+                assert samples["kafka_consumer_group_sum_lag"][0][1] == 50 * min(lags)
                 seen |= lags
         finally:
             stop.set()
@@ -591,9 +591,9 @@ def test_exporter_published_lag_one_hour_old_is_not_served(tmp_path: Path) -> No
     with exporter_of([configured(tmp_path)], lambda _: None) as running:
         running.publish("default", lag_table(lag_row(sampled_at=now() - timedelta(hours=1))))
         until(lambda: scrape(running).get("grouptrail_freshness_seconds"))
-        found = scrape(running)
-        assert found["grouptrail_freshness_seconds"][0][1] >= 3600
-        assert "kafka_consumer_group_lag" not in found
+        samples = scrape(running)
+        assert samples["grouptrail_freshness_seconds"][0][1] >= 3600
+        assert "kafka_consumer_group_lag" not in samples
 
 
 def test_exporter_stop_frees_the_port(tmp_path: Path) -> None:

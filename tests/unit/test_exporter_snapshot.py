@@ -62,34 +62,34 @@ def test_families_cover_every_registered_metric_in_order(config: Config) -> None
 def test_families_values_match_the_tables(config: Config) -> None:
     """Sums, maxima and the worst status of a group; null has no series."""
     lay_everything(config)
-    found = families(snapshot_reader(config).read())
-    assert figures(found, "kafka_consumer_group_lag") == {
+    served = families(snapshot_reader(config).read())
+    assert figures(served, "kafka_consumer_group_lag") == {
         ("billing", "orders", str(number)): 5 * number for number in range(3)
     }
-    assert figures(found, "kafka_consumer_group_topic_lag") == {("billing", "orders"): 15}
-    assert figures(found, "kafka_consumer_group_sum_lag") == {("billing",): 15}
-    assert figures(found, "kafka_consumer_group_max_lag_seconds") == {("billing",): 3.0}
-    assert figures(found, "kafka_consumer_group_status")[(STRANGE, LONG_TOPIC, "0", "UNKNOWN")] == 1
-    assert figures(found, "kafka_consumer_group_partitions") == {
+    assert figures(served, "kafka_consumer_group_topic_lag") == {("billing", "orders"): 15}
+    assert figures(served, "kafka_consumer_group_sum_lag") == {("billing",): 15}
+    assert figures(served, "kafka_consumer_group_max_lag_seconds") == {("billing",): 3.0}
+    assert figures(served, "kafka_consumer_group_status")[(STRANGE, LONG_TOPIC, "0", "UNKNOWN")] == 1
+    assert figures(served, "kafka_consumer_group_partitions") == {
         ("billing", "OK"): 1,
         ("billing", "WARN"): 2,
         (STRANGE, "UNKNOWN"): 1,
     }
-    assert figures(found, "kafka_consumer_group_group_status") == {("billing", "WARN"): 1, (STRANGE, "UNKNOWN"): 1}
-    assert figures(found, "kafka_consumer_group_members") == {("billing",): 2}
-    states = figures(found, "kafka_consumer_group_state")
+    assert figures(served, "kafka_consumer_group_group_status") == {("billing", "WARN"): 1, (STRANGE, "UNKNOWN"): 1}
+    assert figures(served, "kafka_consumer_group_members") == {("billing",): 2}
+    states = figures(served, "kafka_consumer_group_state")
     assert {state for state, value in states.items() if value} == {("billing", "Stable")}
     assert len(states) == 7
-    assert figures(found, "kafka_consumer_group_rebalances_total") == {
+    assert figures(served, "kafka_consumer_group_rebalances_total") == {
         ("billing", "group_started"): 1,
         ("billing", "member_joined"): 1,
     }
-    assert figures(found, "kafka_consumer_group_partitions_moved_total") == {("billing",): 3}
-    assert figures(found, "kafka_consumer_group_offset_commits_total") == {("billing",): 4}
-    assert figures(found, "kafka_topic_log_start_offset")[("orders", "2")] == 10
-    assert figures(found, "grouptrail_records_total")[("offset_commit", "decoded")] == 9
-    assert figures(found, "grouptrail_records_total")[("unknown", "hole")] == 1
-    assert figures(found, "grouptrail_last_stable_offset_lag") == {("9",): 2}
+    assert figures(served, "kafka_consumer_group_partitions_moved_total") == {("billing",): 3}
+    assert figures(served, "kafka_consumer_group_offset_commits_total") == {("billing",): 4}
+    assert figures(served, "kafka_topic_log_start_offset")[("orders", "2")] == 10
+    assert figures(served, "grouptrail_records_total")[("offset_commit", "decoded")] == 9
+    assert figures(served, "grouptrail_records_total")[("unknown", "hole")] == 1
+    assert figures(served, "grouptrail_last_stable_offset_lag") == {("9",): 2}
 
 
 def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> None:
@@ -237,7 +237,7 @@ def test_snapshot_dead_group_has_no_series_unless_its_lag_is_sampled_later(confi
     write_deltalake(warehouse_of(config).table("group_states").path, _dead(config), mode="overwrite")
     later = reader.read(lag_table(lag_row()))
     assert ("billing",) in figures(families(later), "kafka_consumer_group_offset_commits_total")
-    found = families(snapshot_reader(config).read())
+    served = families(snapshot_reader(config).read())
     for name in (
         "group_status",
         "sum_lag",
@@ -248,7 +248,7 @@ def test_snapshot_dead_group_has_no_series_unless_its_lag_is_sampled_later(confi
         "offset_commits_total",
         "rebalance_interval_seconds",
     ):
-        family = next(family for family in found if family.name == f"kafka_consumer_group_{name}")
+        family = next(family for family in served if family.name == f"kafka_consumer_group_{name}")
         assert "billing" not in family.rows["group"].to_pylist()
 
 
@@ -301,8 +301,8 @@ def test_last_stable_offset_lag_is_that_of_the_newest_sample_of_the_logs(config:
     def held_back(seconds_ago: float, *rows: dict[str, Any]) -> tuple[dict[Any, float], dict[Any, float]]:
         time = {"sampled_at": now() - timedelta(seconds=seconds_ago)}
         lay(config, "log_offsets", *({**row, **time} for row in [{"topic": "orders"}, *rows]))
-        found = families(reader.read())
-        return tuple(figures(found, f"grouptrail_last_stable_offset{name}") for name in ("_lag", ""))  # type: ignore[return-value]
+        served = families(reader.read())
+        return tuple(figures(served, f"grouptrail_last_stable_offset{name}") for name in ("_lag", ""))  # type: ignore[return-value]
 
     assert held_back(3600, held) == ({("9",): 2, ("3",): 2}, {})
     assert held_back(20, held) == ({("9",): 434, ("3",): 0}, {("9",): 10})
@@ -339,10 +339,10 @@ def test_snapshot_while_no_broker_answers_has_the_age_of_the_last_answer_and_is_
             assert silent.made_at - silent.newest["consumer_lag"] == pytest.approx(600, abs=5)
             assert str(silent.not_ready).startswith("no broker has returned log offsets since ")
             assert f"UTC ({SILENT}): " in str(silent.not_ready)
-            found = families(silent)
-            assert figures(found, "grouptrail_last_stable_offset_lag") == {}
-            assert figures(found, "kafka_consumer_group_lag_seconds") == {}
-            assert figures(found, "grouptrail_ready") == {(): 0}
+            served = families(silent)
+            assert figures(served, "grouptrail_last_stable_offset_lag") == {}
+            assert figures(served, "kafka_consumer_group_lag_seconds") == {}
+            assert figures(served, "grouptrail_ready") == {(): 0}
     lay(config, "log_offsets", log_row(0, partition=1), log_row(0, SILENT))
     lay(config, "consumer_lag", lag_row())
     answered = reader.read()
@@ -434,21 +434,21 @@ def test_commits_counter_recreated_table_is_counted_from_zero(config: Config, tm
     lay(configured(tmp_path / "new"), "offset_commits", commit(0))
     (tmp_path / "offset_commits").rename(tmp_path / "before")
     (tmp_path / "new" / "offset_commits").rename(tmp_path / "offset_commits")
-    found: dict[tuple[str, ...], float] = {}
+    figures: dict[tuple[str, ...], float] = {}
     for _ in range(3):
         try:
-            found = figure(config, name, reader)
+            figures = figure(config, name, reader)
         except GrouptrailError:
             continue
-    assert found == {("billing",): 1}
+    assert figures == {("billing",): 1}
 
 
 def test_rebalance_interval_histogram_bounds_are_inclusive(config: Config) -> None:
     intervals = [0.5, 10.0, 11.0, 60.0, 86401.0, None]
     lay(config, "group_states", {**OPEN, "state": "Stable"})
     lay(config, "rebalances", *({"cause": "unknown", "seconds_since_previous": apart} for apart in intervals))
-    found = families(snapshot_reader(config).read())
-    rows = next(family.rows for family in found if family.buckets).to_pylist()
+    served = families(snapshot_reader(config).read())
+    rows = next(family.rows for family in served if family.buckets).to_pylist()
     assert rows == [
         {"group": "billing", "le_0": 2, "le_1": 2, "le_2": 0, "le_3": 0, "le_4": 0, "le_5": 1, "seconds": 86482.5}
     ]

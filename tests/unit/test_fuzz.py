@@ -48,13 +48,13 @@ def test_fuzz_decode_every_record_becomes_one_row_with_its_bytes() -> None:
             "partition_leader_epoch": [None] * len(records),
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=RECORD_SCHEMA)
-        found = {}
+        encoded = {}
         for table, rows in decode_batches([batch], limit):
             rows.validate(full=True)
             for row in rows.to_pylist():
-                assert row["record_offset"] not in found
-                found[row["record_offset"]] = encode_row(table, row)
-        assert found == dict(enumerate(records))
+                assert row["record_offset"] not in encoded
+                encoded[row["record_offset"]] = encode_row(table, row)
+        assert encoded == dict(enumerate(records))
 
     for_seconds(SECONDS, decodes)
 
@@ -136,8 +136,8 @@ def test_fuzz_segments_damaged_files_are_read_without_error_and_no_record_is_inv
             content += batch(end, count, codec)
             end += count
         path.write_bytes(damaged(content, damages) + rest)
-        found = SegmentSummary()
-        records = list(read_partition([path], found))
+        summary = SegmentSummary()
+        records = list(read_partition([path], summary))
         offsets = [offset for offset, *_ in records]
         assert offsets == sorted(set(offsets))
         for _, _, key, value, *_ in records:

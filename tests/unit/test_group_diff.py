@@ -19,7 +19,7 @@ from support.small_tables import at
 from support.terminal import on_terminal
 
 
-def found(config: Config, first: float, second: float, group: str = "billing") -> dict[tuple[str, str], Difference]:
+def changes(config: Config, first: float, second: float, group: str = "billing") -> dict[tuple[str, str], Difference]:
     return {(one.what, one.name): one for one in differences(warehouse_of(config), group, at(first), at(second))}
 
 
@@ -29,7 +29,7 @@ def values(one: Difference) -> tuple[str | int | None, str | int | None]:
 
 def test_diff_members_and_owners_before_and_after_a_crash(simulated: Config) -> None:
     """At minute 22 billing-boris is gone, and its partitions have other owners."""
-    changed = found(simulated, 20, 23)
+    changed = changes(simulated, 20, 23)
     assert values(changed["member", "billing-boris"]) == ("billing-boris on 10.0.0.12", None)
     assert values(changed["owner", "orders-5"]) == ("billing-boris", "billing-anna")
     assert values(changed["members", ""]) == (3, 2)
@@ -39,18 +39,18 @@ def test_diff_members_and_owners_before_and_after_a_crash(simulated: Config) -> 
 
 
 def test_diff_lag_is_that_of_the_newest_samples_before_both(simulated: Config) -> None:
-    changed = found(simulated, 30, 45)
+    changed = changes(simulated, 30, 45)
     lags = {name: values(one) for (what, name), one in changed.items() if what == "lag"}
     assert lags
     assert values(changed["total lag", ""])[1] > values(changed["total lag", ""])[0]  # type: ignore[operator]
 
 
 def test_diff_of_a_partition_that_is_added_has_no_owner_before(simulated: Config) -> None:
-    assert found(simulated, 70, 80)["owner", "orders-7"].before is None
+    assert changes(simulated, 70, 80)["owner", "orders-7"].before is None
 
 
 def test_diff_in_a_quiet_time_finds_no_member_or_owner(simulated: Config) -> None:
-    assert {what for what, _ in found(simulated, 30, 31)} <= {"lag", "total lag"}
+    assert {what for what, _ in changes(simulated, 30, 31)} <= {"lag", "total lag"}
 
 
 def test_diff_before_the_history_or_of_an_unknown_group_raises(simulated: Config) -> None:

@@ -105,7 +105,7 @@ def test_handovers_are_filled_from_the_last_two_commits_before_each(
         small_tables.lay(config, "offset_commits", *rows, *unrelated, {"group_id": "idle", "committed_offset": 1})
         table = DeltaTable(Path(folder) / "offset_commits").to_pyarrow_dataset()
         filled = fill_commits(rebalances(handovers), lambda *_: table, config.cluster, LOOKBACK)
-    found = {
+    kept = {
         (row["group_id"], one["partition"], one["given_up_at"]): (
             one["committed_offset"],
             one["commit_age_ms"],
@@ -114,7 +114,7 @@ def test_handovers_are_filled_from_the_last_two_commits_before_each(
         for row in filled.to_pylist()
         for one in row["handed_over"]
     }
-    assert found == {handover: searched(commits, handover) for handover in handovers}
+    assert kept == {handover: searched(commits, handover) for handover in handovers}
     assert filled.drop("handed_over") == rebalances(handovers).drop("handed_over")
 
 

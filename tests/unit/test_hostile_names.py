@@ -95,11 +95,11 @@ def test_views_hostile_group_name_selects_only_that_group(simulated: Config, nam
     assert len(views) > 3
     for view in views:
         others = "" if view.required == 1 else ", '2026-03-04T12:31:00Z'"
-        found, expected = (
+        shown, expected = (
             asked(simulated, f"SELECT * FROM {view.name}({datafusion_literal(group)}{others})").splitlines()
             for group in (name, "bystander")
         )
-        assert len(found) == len(expected) > 0, view.name
+        assert len(shown) == len(expected) > 0, view.name
     counted = asked(simulated, f"SELECT group_id FROM offset_commits WHERE metadata = {datafusion_literal(name)}")
     assert [json.loads(line) for line in counted.splitlines()] == [{"group_id": name}]
 

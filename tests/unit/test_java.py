@@ -244,8 +244,8 @@ def test_java_trust_store_contains_only_readable_certificates() -> None:
 
 def test_java_environment_sets_java_home_and_puts_it_first_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/one:/two")
-    found = Java(home=Path("/jdk"), version="17.0.15", major=17, source="JAVA_HOME")
-    assert java_environment(found) == {"JAVA_HOME": "/jdk", "PATH": "/jdk/bin:/one:/two"}
+    java = Java(home=Path("/jdk"), version="17.0.15", major=17, source="JAVA_HOME")
+    assert java_environment(java) == {"JAVA_HOME": "/jdk", "PATH": "/jdk/bin:/one:/two"}
 
 
 def run_module(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -69,9 +69,9 @@ def lag_of(lag: LagState, config: Config, *logs: dict[str, Any]) -> list[dict[st
     """Return the rows of a batch of these samples, and store both as the jobs do."""
     rows = pa.Table.from_pylist(list(logs), LOGS)
     write_deltalake(warehouse_of(config).table("log_offsets").path, rows, mode="append")
-    found = lag.lag(rows)
-    write_deltalake(warehouse_of(config).table("consumer_lag").path, found, mode="append")
-    return [dict(row) for row in found.to_pylist()]
+    computed = lag.lag(rows)
+    write_deltalake(warehouse_of(config).table("consumer_lag").path, computed, mode="append")
+    return [dict(row) for row in computed.to_pylist()]
 
 
 def store_committed(config: Config, **row: Any) -> None:
@@ -294,10 +294,10 @@ def test_lag_between_samples_uses_new_commits_and_the_last_log_end(config: Confi
     lag = new_state(config)
     commit(config, -5, 100)
     assert lag.fresh_rows() is None  # there is no sample yet
-    found = lag_of(lag, config, log(0, 150))
+    computed = lag_of(lag, config, log(0, 150))
     fresh = lag.fresh_rows()
     assert fresh is not None
-    assert fresh.to_pylist() == [{name: row[name] for name in PUBLISHED} for row in found]
+    assert fresh.to_pylist() == [{name: row[name] for name in PUBLISHED} for row in computed]
     assert lag.fresh_rows() is None
     commit(config, 4, 130)
     fresh = lag.fresh_rows()

@@ -39,7 +39,7 @@ def newest(commits: Sequence[tuple[int, Commit]]) -> dict[tuple[str, int], int]:
     return {place: offset for place, offset in last.items() if offset is not None}
 
 
-def found(rows: pa.Table) -> dict[tuple[str, int], int]:
+def offsets_of(rows: pa.Table) -> dict[tuple[str, int], int]:
     assert rows.schema == READ
     return {(row["group_id"], row["partition"]): row["committed_offset"] for row in rows.to_pylist()}
 
@@ -68,8 +68,8 @@ def test_latest_is_the_newest_of_all_or_of_those_made_by_a_time(
             known.add_live(rows_of([one for one in numbered if one[1][-1]]))
             added += numbered
             in_tables = [one for one in added if not one[1][-1]]
-            assert found(known.latest()) == newest(added)
-            assert found(known.in_tables()) == newest(in_tables)
+            assert offsets_of(known.latest()) == newest(added)
+            assert offsets_of(known.in_tables()) == newest(in_tables)
             if number < len(times):
                 due = [one for one in in_tables if one[1][3] <= times[number]]
-                assert found(known.latest(micros[number])) == newest(due)
+                assert offsets_of(known.latest(micros[number])) == newest(due)

@@ -51,9 +51,9 @@ def test_lag_of_all_shards_is_that_of_one_state_also_after_a_restart_of_some(con
         if sample in (4, 9):
             parts[sample % count] = state_of(config, Shard(sample % count, count))
         expected = whole.lag(rows)
-        found = [part.lag(rows) for part in parts]
-        assert in_order(pa.concat_tables(found)) == in_order(expected)
-        assert all(len(part) for part in found)
+        shares = [part.lag(rows) for part in parts]
+        assert in_order(pa.concat_tables(shares)) == in_order(expected)
+        assert all(len(share) for share in shares)
         write_deltalake(warehouse_of(config).table("consumer_lag").path, expected, mode="append")
         if sample == 6:
             tables, sources = zip(*(part.commits() for part in parts), strict=True)
@@ -117,8 +117,8 @@ def test_process_keeps_its_state_and_a_new_one_restores_it_from_the_tables(confi
             process.started[-1].wait()
         expected = shard.lag(rows)
         if sample != 5:
-            found, counts = process.lag(rows, str(sample))
-            assert in_order(found) == in_order(expected)
+            computed, counts = process.lag(rows, str(sample))
+            assert in_order(computed) == in_order(expected)
             assert sum(counts.values()) == len(expected)
         else:
             process._last = "another process has answered"
@@ -169,8 +169,8 @@ def test_failure_of_a_process_is_one_line_that_names_the_shard(config: Config, p
     with pytest.raises(ShardError, match=r"^the process of lag shard 1 of 2: [^\n]+$"):
         process.ask(Samples(rows, process.location, "1", after=""))
     logs.with_name("gone").rename(logs)
-    found, _ = process.lag(rows, "1")
-    assert len(found)
+    computed, _ = process.lag(rows, "1")
+    assert len(computed)
 
 
 def test_process_that_cannot_start_is_reported(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

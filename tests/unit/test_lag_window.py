@@ -134,10 +134,10 @@ def test_window_shows_what_all_its_samples_show(
             window.restore(known)
         add(window, kept, count)
         everything.add(kept)
-        found = asdict(window.figures(np.arange(count)))
+        computed = asdict(window.figures(np.arange(count)))
         then, sampled_at = window.since(40)
         for position in range(count):
-            of_it = {name: column[position].item() for name, column in found.items()}
+            of_it = {name: column[position].item() for name, column in computed.items()}
             expected = everything.figures(position)
             if everything.has_gap(position):
                 # It may know less, never more.

@@ -260,8 +260,8 @@ def test_metadata_wanted_partitions_have_a_leader_or_an_error() -> None:
 
 def test_metadata_without_selection_lists_partitions_of_existing_topics() -> None:
 
-    found = [(place.topic, place.partition) for place in partitions_of(METADATA, None)]
-    assert found == [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("old", 0)]
+    listed = [(place.topic, place.partition) for place in partitions_of(METADATA, None)]
+    assert listed == [("orders", 0), ("orders", 1), ("orders", 2), ("orders", 3), ("old", 0)]
 
 
 @pytest.mark.parametrize(

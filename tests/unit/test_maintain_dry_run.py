@@ -31,10 +31,10 @@ def shown(config: Config, *names: str, at: Any, **settings: Any) -> dict[str, li
     source, keep = DeltaRsQueries(warehouse_of(config)), MaintainConfig(**settings)
     out = io.StringIO()
     maintain.write_removals(maintain.removals_found(source, keep, names, at), out, "json")
-    found: dict[str, list[int]] = {}
+    rows: dict[str, list[int]] = {}
     for row in map(json.loads, out.getvalue().splitlines()):
-        found.setdefault(row["table"], []).append(row["rows"])
-    return found
+        rows.setdefault(row["table"], []).append(row["rows"])
+    return rows
 
 
 def test_dry_run_thinning_keeps_one_sample_a_minute_and_every_change(config: Config) -> None:
@@ -55,10 +55,10 @@ def test_dry_run_retention_counts_closed_rows_and_processed_records(config: Conf
     """Open rows, the generations of open rebalances and the newest record of each key stay."""
     thaw(config)
     late = WRITTEN + timedelta(days=30)
-    found = shown(config, at=late, decoded_days=7, history_days=7, samples_days=7)
-    assert found["consumer_lag"] == [12, 0]
-    assert (found["offset_commits"], found["group_metadata"], found["ingest_progress"]) == ([1], [7], [5])
-    assert (found["generations"], found["rebalances"]) == ([4], [4])
+    late_rows = shown(config, at=late, decoded_days=7, history_days=7, samples_days=7)
+    assert late_rows["consumer_lag"] == [12, 0]
+    assert (late_rows["offset_commits"], late_rows["group_metadata"], late_rows["ingest_progress"]) == ([1], [7], [5])
+    assert (late_rows["generations"], late_rows["rebalances"]) == ([4], [4])
     early = shown(config, at=WRITTEN, decoded_days=7, history_days=7, samples_days=7)
     assert {sum(rows) for rows in early.values()} == {0}
 

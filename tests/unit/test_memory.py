@@ -17,8 +17,8 @@ JEMALLOC = "_RJEM_MALLOC_CONF"
 RELEASED = "from grouptrail.memory import release_memory; release_memory()"
 
 
-@pytest.mark.parametrize(("call", "found"), [("collect_garbage_sooner()", True), ("", False)])
-def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call: str, found: bool) -> None:
+@pytest.mark.parametrize(("call", "is_freed"), [("collect_garbage_sooner()", True), ("", False)])
+def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call: str, is_freed: bool) -> None:
     """In a separate process, because the garbage collector's settings are not restored."""
     program = f"""
         import gc, weakref
@@ -37,7 +37,7 @@ def test_collect_garbage_sooner_frees_cyclic_garbage_with_many_live_objects(call
         print(dropped() is None)
     """
     run = [sys.executable, "-c", textwrap.dedent(program)]
-    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(found)
+    assert subprocess.run(run, check=True, capture_output=True, text=True).stdout.strip() == str(is_freed)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -107,5 +107,5 @@ def test_run_command_sets_memory_up_before_arrow_is_loaded() -> None:
     """
     run = [sys.executable, "-c", textwrap.dedent(program)]
     environ = {name: value for name, value in os.environ.items() if name != "MIMALLOC_PURGE_DELAY"}
-    found = subprocess.run(run, check=False, capture_output=True, text=True, env=environ)
-    assert found.returncode == 7, found.stderr
+    process = subprocess.run(run, check=False, capture_output=True, text=True, env=environ)
+    assert process.returncode == 7, process.stderr

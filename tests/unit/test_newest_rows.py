@@ -38,18 +38,18 @@ def test_newest_long_names_each_once_are_not_copied(pool: pa.MemoryPool) -> None
     """Groups of 32 KB names once made each refresh of the metrics copy and compare hundreds of megabytes."""
     rows = rows_of([f"{'g' * 32_000}-{number}" for number in range(10)], 50, [1])
     before = pool.bytes_allocated()
-    found = newest(rows)
+    kept = newest(rows)
     assert pool.max_memory() - before < rows.nbytes / 2
-    assert found.num_rows == rows.num_rows
-    assert found.sort_by([("group_id", "ascending"), ("partition", "ascending")]) == rows
+    assert kept.num_rows == rows.num_rows
+    assert kept.sort_by([("group_id", "ascending"), ("partition", "ascending")]) == rows
 
 
 def test_newest_keys_in_several_chunks_are_the_same_key() -> None:
     early, late = rows_of(["a", "b"], 2, [1, 3]), rows_of(["c", "b"], 2, [2])
-    found = newest(pa.concat_tables([early, late])).to_pylist()
-    newest_offsets = {(row["group_id"], row["partition"]): row["record_offset"] for row in found}
+    kept = newest(pa.concat_tables([early, late])).to_pylist()
+    newest_offsets = {(row["group_id"], row["partition"]): row["record_offset"] for row in kept}
     assert newest_offsets == {(g, p): {"a": 3, "b": 3, "c": 2}[g] for g in "abc" for p in range(2)}
-    assert len(found) == 6
+    assert len(kept) == 6
 
 
 def test_newest_keys_as_codes_of_different_dictionaries_are_compared_by_text() -> None:
@@ -57,10 +57,10 @@ def test_newest_keys_as_codes_of_different_dictionaries_are_compared_by_text() -
     coded = pa.dictionary(pa.int32(), pa.string())
     chunks = [rows_of(groups, 1, [offset]) for groups, offset in ((["a", "b"], 1), (["c", "b"], 2))]
     tables = [rows.set_column(0, "group_id", rows["group_id"].cast(coded)) for rows in chunks]
-    found = newest(pa.concat_tables(tables))
-    assert found["group_id"].type == coded
-    assert {row["group_id"]: row["record_offset"] for row in found.to_pylist()} == {"a": 1, "b": 2, "c": 2}
-    assert len(found) == 3
+    kept = newest(pa.concat_tables(tables))
+    assert kept["group_id"].type == coded
+    assert {row["group_id"]: row["record_offset"] for row in kept.to_pylist()} == {"a": 1, "b": 2, "c": 2}
+    assert len(kept) == 3
 
 
 def test_newest_same_offset_twice_returns_the_last_row() -> None:

@@ -22,18 +22,18 @@ from support.group_records import classic, fold_rows, gone, of
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
-def rows(found: Sequence[PolledChange]) -> list[tuple[str, dict[str, Any]]]:
+def rows(changed: Sequence[PolledChange]) -> list[tuple[str, dict[str, Any]]]:
     """Return records as rows of the decoder."""
-    return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in found]
+    return [decode_row(encode_key(change.key), encode_value(change.key, change.value)) for change in changed]
 
 
 def polled(*polls: PolledGroup) -> tuple[StoredGroup, list[PolledChange]]:
     """Return the state after some polls, and the changes of the last one."""
-    known, found = StoredGroup(), list[PolledChange]()
+    known, changed = StoredGroup(), list[PolledChange]()
     for seen in polls:
-        found = changes("billing", known, seen)
-        apply_changes(known, found)
-    return known, found
+        changed = changes("billing", known, seen)
+        apply_changes(known, changed)
+    return known, changed
 
 
 # --- what has changed --------------------------------------------------------------------------------------------
@@ -42,12 +42,12 @@ def polled(*polls: PolledGroup) -> tuple[StoredGroup, list[PolledChange]]:
 def test_changes_offset_moved_or_deleted_gives_commit_or_tombstone() -> None:
     """As rows of offset_commits without a commit time, which polling cannot observe."""
     known = StoredGroup()
-    found = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
-    (_, group), (table, row) = rows(found)
+    changed = changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(5, 2, "here")}))
+    (_, group), (table, row) = rows(changed)
     assert group["members"] == []
     assert (table, row["group_id"], row["topic"], row["partition"]) == ("offset_commits", "billing", "orders", 0)
     assert (row["committed_offset"], row["leader_epoch"], row["metadata"], row["commit_at"]) == (5, 2, "here", None)
-    apply_changes(known, found)
+    apply_changes(known, changed)
     [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={("orders", 0): Committed(6, 2, "")})))
     assert row["committed_offset"] == 6
     [(_, row)] = rows(changes("billing", known, classic_group("Empty", commits={})))
@@ -71,10 +71,10 @@ def test_changes_same_poll_twice_gives_nothing(seen: PolledGroup) -> None:
 
 def test_changes_classic_group_new_members_give_the_next_generation() -> None:
     """Members and assignments are the same as if they had been read; the leader and timeouts are unknown."""
-    _, found = polled(
+    _, changed = polled(
         classic_group("Stable", member("a", 0, 1)), classic_group("Stable", member("b", 1), member("a", 0))
     )
-    [(table, row)] = rows(found)
+    [(table, row)] = rows(changed)
     assert (table, row["generation"], row["protocol"], row["leader"]) == ("group_metadata", 2, "range", None)
     assert [one["member_id"] for one in row["members"]] == ["a", "b"]
     assert row["members"][1]["assignment"]["partitions"] == [{"topic": "orders", "partitions": [1]}]
@@ -96,21 +96,21 @@ def test_changes_group_with_only_commits_gives_no_group_record() -> None:
 
 def test_changes_consumer_group_gives_epochs_assignments_and_member_tombstones() -> None:
     """A member that has left gets tombstones of its records."""
-    known, found = polled(consumer_group(3, {"a": [0, 1], "b": [2]}))
-    parts = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(found)]
+    known, changed = polled(consumer_group(3, {"a": [0, 1], "b": [2]}))
+    parts = [(row["record_type"], row["member_id"], row["epoch"]) for _, row in rows(changed)]
     assert parts[2] == ("ConsumerGroupMetadata", None, 3)
     assert parts.count(("ConsumerGroupCurrentMemberAssignment", "b", 3)) == 1
-    found = changes("billing", known, consumer_group(4, {"a": [0, 1, 2]}))
-    tombstones = [(change.key.type, change.key.data["memberId"]) for change in found if change.value is None]
+    changed = changes("billing", known, consumer_group(4, {"a": [0, 1, 2]}))
+    tombstones = [(change.key.type, change.key.data["memberId"]) for change in changed if change.value is None]
     assert tombstones == [(8, "b"), (7, "b"), (5, "b")]
-    assert {change.key.type for change in found if change.value is not None} == {3, 6, 7, 8}
+    assert {change.key.type for change in changed if change.value is not None} == {3, 6, 7, 8}
 
 
 def test_removal_gives_a_tombstone_for_each_record() -> None:
     known, _ = polled(classic_group("Stable", member("a", 0), commits=AT_5))
-    found = removal("billing", known)
-    assert [(change.key.type, change.value) for change in found] == [(1, None), (2, None)]
-    apply_changes(known, found)
+    removed = removal("billing", known)
+    assert [(change.key.type, change.value) for change in removed] == [(1, None), (2, None)]
+    apply_changes(known, removed)
     assert known == StoredGroup()
 
 
@@ -129,16 +129,16 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     for record in records[:2]:
         assert record.body is not None
         record.body["state_at"] = None
-    found = fold_rows(records)
-    assert [row["skipped"] for row in of(found, "generations")] == [None, None]
-    first, second = of(found, "rebalances")
+    folded = fold_rows(records)
+    assert [row["skipped"] for row in of(folded, "generations")] == [None, None]
+    first, second = of(folded, "rebalances")
     assert (first["cause"], first["certainty"]) == ("unknown", "ambiguous")
     assert (second["cause"], second["certainty"]) == ("member_joined", "likely")
     assert "polled: all changes since the previous poll" in second["cause_note"]
-    states = {row["state"]: row for row in of(found, "group_states") if row["evidence"] == "polled"}
+    states = {row["state"]: row for row in of(folded, "group_states") if row["evidence"] == "polled"}
     assert (states["Dead"]["not_before"], states["Dead"]["started_at"]) == (6_000, 9_000)
     assert states["Dead"]["note"] == "polled: deleted or expired since the previous poll"
-    assert [row["began"] for row in of(found, "memberships")] == ["there", "joined"]
+    assert [row["began"] for row in of(folded, "memberships")] == ["there", "joined"]
 
 
 # --- requests ----------------------------------------------------------------------------------------------------

@@ -85,8 +85,8 @@ def test_prompt_unwritable_history_file_still_answers(tmp_path: Path, monkeypatc
     ],
 )
 def test_completion_suggests_tables_views_columns_and_keywords(text: str, completed: set[str]) -> None:
-    found = Names().get_completions(Document(text), None)  # type: ignore[arg-type]
-    assert {completion.text for completion in found} == completed
+    completions = Names().get_completions(Document(text), None)  # type: ignore[arg-type]
+    assert {completion.text for completion in completions} == completed
 
 
 def test_completion_columns_are_limited_to_the_named_tables() -> None:

@@ -46,10 +46,10 @@ def run(config: Config, text: str, **limits: Any) -> QueryResult:
 )
 def test_result_is_that_of_grouptrail_sql(example: Config, text: str) -> None:
     schema, batches = run_query(sql_context(example), text)
-    found = run(example, text)
-    assert found.schema.names == schema.names
-    assert list(rows(found.batches())) == list(rows(batches))
-    assert not found.is_cut
+    result = run(example, text)
+    assert result.schema.names == schema.names
+    assert list(rows(result.batches())) == list(rows(batches))
+    assert not result.is_cut
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_result_of_a_view_says_how_old_its_data_are(example: Config) -> None:
 
 def test_rows_beyond_the_limit_are_left_out(example: Config) -> None:
     text = "SELECT value FROM generate_series(1, 50000)"
-    found = run(example, text, max_rows=10_000)
-    assert (found.table.num_rows, found.is_cut) == (10_000, True)
+    result = run(example, text, max_rows=10_000)
+    assert (result.table.num_rows, result.is_cut) == (10_000, True)
     exact = run(example, "SELECT value FROM generate_series(1, 1000)")
     assert (exact.table.num_rows, exact.is_cut) == (1000, False)
 
@@ -95,10 +95,10 @@ def test_rows_beyond_the_limit_are_left_out(example: Config) -> None:
     ],
 )
 def test_bytes_beyond_the_limit_are_left_out(example: Config, text: str, some: range) -> None:
-    found = run(example, text, max_result_bytes=1_000_000)
-    assert found.is_cut
-    assert found.table.num_rows in some
-    assert found.table.nbytes <= 1_000_000
+    result = run(example, text, max_result_bytes=1_000_000)
+    assert result.is_cut
+    assert result.table.num_rows in some
+    assert result.table.nbytes <= 1_000_000
 
 
 def test_query_that_takes_too_long_is_stopped(example: Config) -> None:

@@ -37,8 +37,8 @@ EXCEPTIONS = {
 @pytest.fixture(scope="module")
 def seeds() -> dict[str, Any]:
     """The seeds that lead the model to each run; `python -m proof.random_calibration` looks for them."""
-    found: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
-    return found
+    by_group: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
+    return by_group
 
 
 def test_recorded_schedules_are_the_first_of_the_generator() -> None:
@@ -52,8 +52,8 @@ def test_model_predicts_what_the_broker_wrote(run: Run, seeds: dict[str, Any]) -
     if reason := EXCEPTIONS.get(run.group_id):
         assert seeds[run.group_id] is None, f"no longer an exception: {reason}"
         return
-    found = differences(run.schedule, run.records(RECORDING.records), run.group_id, seeds[run.group_id])
-    assert not found, "\n".join(found)
+    problems = differences(run.schedule, run.records(RECORDING.records), run.group_id, seeds[run.group_id])
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -21,6 +21,6 @@ def test_query_engine_table_of_an_earlier_version_has_later_columns_as_nulls(tmp
     row = {"cluster": "default", "group_id": "billing", "topic": "orders", "partition": 0, "status": "OK"}
     row |= {"sampled_at": datetime(2026, 3, 4, tzinfo=UTC), "status_reason": "lag is not above 0"}
     write_deltalake(table.path, pa.Table.from_pylist([row], earlier))
-    [found] = table.select("*")
-    assert found.keys() == set(table_schema("consumer_lag").names)
-    assert {found[name] for name in later} == {None}
+    [stored] = table.select("*")
+    assert stored.keys() == set(table_schema("consumer_lag").names)
+    assert {stored[name] for name in later} == {None}

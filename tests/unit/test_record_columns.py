@@ -67,10 +67,10 @@ def marker(offset: int, producer: int, kind: bytes) -> bytes:
 
 def rows(content: bytes, offset: int = 0, aborted: Iterable[Aborted] = ()) -> tuple[list[Any], int]:
     """Return (offset, ms, key, value, whether in a transaction) of each record, and the next offset."""
-    found = fetched(3, offset, content, aborted)
-    assert found.records.schema == RECORD_SCHEMA
-    found.records.validate(full=True)
-    records = found.records.to_pylist()
+    batch_read = fetched(3, offset, content, aborted)
+    assert batch_read.records.schema == RECORD_SCHEMA
+    batch_read.records.validate(full=True)
+    records = batch_read.records.to_pylist()
     assert {record["record_partition"] for record in records} <= {3}
     return [
         (
@@ -79,16 +79,16 @@ def rows(content: bytes, offset: int = 0, aborted: Iterable[Aborted] = ()) -> tu
             *(record[name] for name in ("key", "value", "is_transactional", "partition_leader_epoch")),
         )
         for record in records
-    ], found.next_offset
+    ], batch_read.next_offset
 
 
 def one_by_one(content: bytes) -> list[Any]:
     """Return what kafka-python reads."""
-    found, batches = [], MemoryRecords(content)
+    records, batches = [], MemoryRecords(content)
     while (one := batches.next_batch()) is not None:
         of_batch = (one.is_transactional, one.leader_epoch if one.leader_epoch >= 0 else None)
-        found += [(record.offset, record.timestamp, record.key, record.value, *of_batch) for record in one]
-    return found
+        records += [(record.offset, record.timestamp, record.key, record.value, *of_batch) for record in one]
+    return records
 
 
 OCTETS = st.none() | st.binary(max_size=300)
@@ -112,8 +112,8 @@ def test_fetched_records_of_any_batches_are_those_that_kafka_python_reads(
     for records, codec, producer in batches:
         content += batch(first, records, codec=codec, producer=producer, append_time=len(records) % 3 == 0)
         first += len(records)
-    found, following = rows(content)
-    assert found == one_by_one(content)
+    records_read, following = rows(content)
+    assert records_read == one_by_one(content)
     assert following == (first if batches else 0)
 
 
@@ -125,21 +125,21 @@ def test_fetched_old_message_formats_are_read_beside_the_current_one(magic: int,
     for offset in range(3):
         builder.append(offset, NOW + offset, b"key", None)
     content = bytes(builder.build()) + batch(3, [(b"new", b"value")], producer=7)
-    found, following = rows(content)
+    records_read, following = rows(content)
     times = [NOW + offset if magic else 0 for offset in range(3)]
-    assert [(offset, *others) for offset, _, *others in found] == [
+    assert [(offset, *others) for offset, _, *others in records_read] == [
         *((offset, b"key", None, False, None) for offset in range(3)),
         (3, b"new", b"value", True, 0),
     ]
-    assert [time for _, time, *_ in found[:3]] == times
+    assert [time for _, time, *_ in records_read[:3]] == times
     assert following == 4
 
 
 def test_fetched_batch_that_begins_before_the_offset_yields_the_rest() -> None:
     """Brokers return whole batches, and cut off the last one at the limit of a fetch."""
     content = batch(5, [(b"a", b""), (b"b", b""), (b"c", b"")]) + batch(8, [(b"d", b"")])
-    found, following = rows(content[:-1], offset=6)
-    assert [(offset, key) for offset, _, key, *_ in found] == [(6, b"b"), (7, b"c")]
+    records_read, following = rows(content[:-1], offset=6)
+    assert [(offset, key) for offset, _, key, *_ in records_read] == [(6, b"b"), (7, b"c")]
     assert following == 8
 
 
@@ -165,8 +165,8 @@ def test_fetched_transactions_yield_committed_records_only() -> None:
             marker(6, 8, COMMIT),
         ]
     )
-    found, following = rows(content, aborted=[Aborted(7, 1)])
-    assert [(key, in_transaction) for _, _, key, _, in_transaction, _ in found] == [
+    records_read, following = rows(content, aborted=[Aborted(7, 1)])
+    assert [(key, in_transaction) for _, _, key, _, in_transaction, _ in records_read] == [
         (b"plain", False),
         (b"other", True),
         (b"again", True),
@@ -195,11 +195,11 @@ def test_fetched_damaged_records_with_a_right_crc_raise_or_stay_within_their_byt
     content[where] = data.draw(st.integers(0, 255))
     sealed(content)
     try:
-        found = fetched(3, 0, bytes(content), ()).records
+        records = fetched(3, 0, bytes(content), ()).records
     except CorruptRecordError:
         return
-    found.validate(full=True)
-    assert found.nbytes < 3 * len(content)
+    records.validate(full=True)
+    assert records.nbytes < 3 * len(content)
 
 
 def test_within_cuts_at_offsets_also_where_some_are_missing() -> None:

@@ -28,12 +28,12 @@ WHOLE = LogBounds(0, 100, 100)
 
 def content(*offsets: int) -> bytes:
     """Return a batch of one record for each offset."""
-    found = b""
+    batches = b""
     for offset in offsets:
         builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
         builder.append(0, 1_700_000_000_000, b"key", b"%d" % offset, [])
-        found += offset.to_bytes(8, "big") + bytes(builder.build())[8:]
-    return found
+        batches += offset.to_bytes(8, "big") + bytes(builder.build())[8:]
+    return batches
 
 
 def answer(records: bytes = b"", *, partition: int = 0, error: int = 0) -> Any:
@@ -61,7 +61,7 @@ class Scripted(RecordRanges):
         return [self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]]
 
     def offsets(self, start: int, end: int) -> list[int]:
-        return [offset for found in self.read({0: (start, end)}) for offset in found["record_offset"].to_pylist()]
+        return [offset for batch in self.read({0: (start, end)}) for offset in batch["record_offset"].to_pylist()]
 
 
 @pytest.fixture(autouse=True)
@@ -172,13 +172,13 @@ def test_shares_cover_each_offset_once_and_are_of_nearly_equal_size(
     spans: dict[int, tuple[int, int]], count: int
 ) -> None:
     ranges = {partition: (start, start + length) for partition, (start, length) in spans.items()}
-    found = shares(ranges, count)
+    parts = shares(ranges, count)
     offsets = [
-        sorted((partition, offset) for partition, span in share.items() for offset in range(*span)) for share in found
+        sorted((partition, offset) for partition, span in share.items() for offset in range(*span)) for share in parts
     ]
     assert sorted(chain.from_iterable(offsets)) == [
         (partition, offset) for partition, span in sorted(ranges.items()) for offset in range(*span)
     ]
-    assert len(found) <= count
+    assert len(parts) <= count
     sizes: Sequence[int] = [len(one) for one in offsets]
     assert max(sizes) <= -(-sum(sizes) // count)

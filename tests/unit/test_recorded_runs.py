@@ -22,8 +22,8 @@ WANTED_FACTS = 10_000
 @pytest.fixture(scope="module")
 def seeds() -> dict[str, Any]:
     """The seed with which the model reproduces each run, as found by `python -m proof.model_calibration`."""
-    found: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
-    return found
+    by_group: dict[str, Any] = json.loads(SEEDS_FILE.read_text("utf-8"))
+    return by_group
 
 
 @pytest.mark.parametrize(("recording", "run"), RUNS)

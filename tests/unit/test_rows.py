@@ -29,8 +29,8 @@ ORDERS = [{"topic": "orders", "partitions": [0, 2]}]
 
 def row_of(name: str, table: str) -> Row:
     """Return a vector's row, which must be of that table."""
-    found, row = decode_row(BY_NAME[name].key, BY_NAME[name].value)
-    assert found == table
+    decoded_table, row = decode_row(BY_NAME[name].key, BY_NAME[name].value)
+    assert decoded_table == table
     return row
 
 

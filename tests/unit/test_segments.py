@@ -61,19 +61,19 @@ def segment(tmp_path: Path) -> Segment:
 
 def read(*paths: Path) -> tuple[list[int], SegmentSummary]:
     """Return the offsets that were read and the summary; each record must be the one written at its offset."""
-    found = SegmentSummary()
-    records = list(read_partition(paths, found))
+    summary = SegmentSummary()
+    records = list(read_partition(paths, summary))
     for offset, time, key, value, *_ in records:
         assert (time, key, value) == (1_700_000_000_000 + offset, b"key-%d" % offset, b"value" * 40)
-    return [offset for offset, *_ in records], found
+    return [offset for offset, *_ in records], summary
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS.keys())
 def test_read_partition_every_compression_codec_is_read(segment: Segment, codec: int) -> None:
     """Offsets, timestamps, keys and values are equal."""
-    offsets, found = read(segment(batch(5, 3, codec=codec), batch(11, codec=codec)))
+    offsets, summary = read(segment(batch(5, 3, codec=codec), batch(11, codec=codec)))
     assert offsets == [5, 6, 7, 11]
-    assert (found.start, found.end, found.stable, found.faults) == (5, 12, 12, [])
+    assert (summary.start, summary.end, summary.stable, summary.faults) == (5, 12, 12, [])
 
 
 def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
@@ -88,8 +88,8 @@ def test_read_partition_returns_only_committed_transactions(segment: Segment) ->
     """A transaction's marker may be in a later segment, after transactions of other producers."""
     first = segment(batch(0), batch(1, 2, producer=7), batch(3, producer=8), batch(4))
     second = segment(marker(5, 8, ABORT), batch(6, producer=8), marker(7, 7, COMMIT), batch(8), first=5)
-    found = SegmentSummary()
-    records = sorted(read_partition([first, second], found))
+    summary = SegmentSummary()
+    records = sorted(read_partition([first, second], summary))
     assert [(offset, in_transaction) for offset, *_, in_transaction, _ in records] == [
         (0, False),
         (1, True),
@@ -97,29 +97,29 @@ def test_read_partition_returns_only_committed_transactions(segment: Segment) ->
         (4, False),
         (8, False),
     ]
-    assert (found.aborted, found.unfinished, found.stable, found.end) == (1, 1, 6, 9)
+    assert (summary.aborted, summary.unfinished, summary.stable, summary.end) == (1, 1, 6, 9)
 
 
 @pytest.mark.parametrize("left", [8, 16, 40, 100])
 def test_read_partition_incomplete_last_batch_is_not_a_fault(segment: Segment, left: int) -> None:
     """A killed broker leaves one, and so does a copy of a live broker's file."""
     whole = batch(0, 2)
-    offsets, found = read(segment(whole, batch(2)[:left]))
+    offsets, summary = read(segment(whole, batch(2)[:left]))
     assert offsets == [0, 1]
-    assert found.faults == []
-    assert found.cut_off is not None
-    assert (found.cut_off.position, found.cut_off.skipped) == (len(whole), left)
+    assert summary.faults == []
+    assert summary.cut_off is not None
+    assert (summary.cut_off.position, summary.cut_off.skipped) == (len(whole), left)
 
 
 def test_read_partition_preallocated_space_is_ignored(segment: Segment) -> None:
-    offsets, found = read(segment(batch(0, 2), bytes(5_000)))
-    assert (offsets, found.faults, found.cut_off) == ([0, 1], [], None)
+    offsets, summary = read(segment(batch(0, 2), bytes(5_000)))
+    assert (offsets, summary.faults, summary.cut_off) == ([0, 1], [], None)
 
 
 def test_read_partition_incomplete_batch_before_another_segment_is_a_fault(segment: Segment) -> None:
-    offsets, found = read(segment(batch(0), batch(1)[:70]), segment(batch(2), first=2))
+    offsets, summary = read(segment(batch(0), batch(1)[:70]), segment(batch(2), first=2))
     assert offsets == [0, 2]
-    assert [fault.reason for fault in found.faults] == ["the batch is cut off"]
+    assert [fault.reason for fault in summary.faults] == ["the batch is cut off"]
 
 
 @pytest.mark.parametrize("place", ["record", "length", "negative length", "magic"])
@@ -131,9 +131,9 @@ def test_read_partition_damaged_batch_is_reported_and_others_are_read(segment: S
     ]
     damaged[where] = value
     path = segment(before, bytes(damaged), behind)
-    offsets, found = read(path)
+    offsets, summary = read(path)
     assert offsets == [0, 1, 5, 6]
-    (fault,) = found.faults
+    (fault,) = summary.faults
     assert (fault.file, fault.position, fault.skipped) == (str(path), len(before), len(damaged))
     assert f"{path}, byte {len(before)}: " in str(fault)
 
@@ -146,8 +146,8 @@ def test_read_partition_overlapping_segments_return_each_record_once(segment: Se
 
 def test_read_partition_batch_emptied_by_compaction_only_moves_the_end(segment: Segment) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    offsets, found = read(segment(batch(0), at(builder.build(), 5)))
-    assert (offsets, found.end) == ([0], 6)
+    offsets, summary = read(segment(batch(0), at(builder.build(), 5)))
+    assert (offsets, summary.end) == ([0], 6)
 
 
 def test_partition_folders_lists_segments_by_partition_and_replica(segment: Segment, tmp_path: Path) -> None:
@@ -198,23 +198,23 @@ def test_partition_folders_missing_folder_and_no_segments_raise_different_errors
 
 def test_read_partition_old_format_batch_is_reported_and_skipped(segment: Segment) -> None:
     head: Any = batch(0)
-    offsets, found = read(segment(head, _old(), batch(4)))
+    offsets, summary = read(segment(head, _old(), batch(4)))
     assert offsets == [0, 4]
-    assert "message format v1" in found.faults[0].reason
+    assert "message format v1" in summary.faults[0].reason
 
 
 def test_read_partition_batch_above_the_limit_is_a_fault_and_the_next_ones_are_read(segment: Segment) -> None:
     """Nothing is lost: with a higher limit, the segment is read as a whole."""
     path = segment(batch(0, 2), batch(2, 50), batch(52, 2))
-    found = SegmentSummary()
+    summary = SegmentSummary()
     most = len(batch(2, 50)) - 1
-    assert [offset for offset, *_ in read_partition([path], found, most)] == [0, 1, 52, 53]
-    [fault] = found.faults
+    assert [offset for offset, *_ in read_partition([path], summary, most)] == [0, 1, 52, 53]
+    [fault] = summary.faults
     assert (fault.file, fault.position) == (str(path), len(batch(0, 2)))
     assert fault.reason.startswith(f"the batch has {most + 1:,} bytes: raise decode.max_segment_batch_bytes")
     assert fault.skipped == most + 1
-    offsets, found = read(path)
-    assert (offsets, found.faults) == (list(range(54)), [])
+    offsets, summary = read(path)
+    assert (offsets, summary.faults) == (list(range(54)), [])
 
 
 def test_arrow_batches_of_large_records_are_small(monkeypatch: pytest.MonkeyPatch) -> None:

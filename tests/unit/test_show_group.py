@@ -131,8 +131,8 @@ def test_show_group_inferred_state_is_marked(warehouse: Config) -> None:
 
 
 def test_describe_group_generations_returns_the_newest(warehouse: Config) -> None:
-    found = describe_group(warehouse_of(warehouse), "billing", at=None, generations=2)
-    assert [row["generation"] for row in found["generations"]] == [5, 4]
+    group = describe_group(warehouse_of(warehouse), "billing", at=None, generations=2)
+    assert [row["generation"] for row in group["generations"]] == [5, 4]
 
 
 def test_show_group_json_is_one_object(warehouse: Config) -> None:
@@ -147,14 +147,14 @@ def test_show_group_json_is_one_object(warehouse: Config) -> None:
         format="json",
         out=out,
     )
-    found = json.loads(out.getvalue())
-    assert (found["at"], found["state_since"]) == ("2026-03-04T12:07:00Z", "2026-03-04T12:05:00Z")
-    assert (found["record_partition"], found["coordinator_partition"], found["offsets_partitions"]) == (9, 9, 50)
-    assert [member["partitions"] for member in found["members"]] == [
+    group = json.loads(out.getvalue())
+    assert (group["at"], group["state_since"]) == ("2026-03-04T12:07:00Z", "2026-03-04T12:05:00Z")
+    assert (group["record_partition"], group["coordinator_partition"], group["offsets_partitions"]) == (9, 9, 50)
+    assert [member["partitions"] for member in group["members"]] == [
         {"orders": [4], "payments": [4]},
         {"orders": [0, 1, 3]},
     ]
-    assert found["generations"][0]["members_joined"] == [{"member_id": "b", "client_id": "\x1b[31mb"}]
+    assert group["generations"][0]["members_joined"] == [{"member_id": "b", "client_id": "\x1b[31mb"}]
 
 
 def test_show_group_coordinator_partition_mismatch_is_reported(warehouse: Config) -> None:
@@ -221,13 +221,13 @@ def test_show_group_without_members_prints_its_committed_offsets(standalone: Con
         "standalone: group of cluster default; it has no members in its history: its offsets are"
     )
     assert text[-4:-2] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
-    found = describe_group(warehouse_of(standalone), "standalone", at=at(1.2), generations=10)
-    assert [(row["partition"], row["committed_offset"]) for row in found["committed"]] == [
+    group = describe_group(warehouse_of(standalone), "standalone", at=at(1.2), generations=10)
+    assert [(row["partition"], row["committed_offset"]) for row in group["committed"]] == [
         (0, 100),
         (1, 100),
         (2, 100),
     ]
-    assert (found["members"], found["generations"]) == ([], [])
+    assert (group["members"], group["generations"]) == ([], [])
     assert describe_group(warehouse_of(standalone), "billing", at=None, generations=1)["committed"] is None
 
 

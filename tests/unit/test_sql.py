@@ -285,19 +285,19 @@ def test_sql_invalid_query_raises_one_line_error(warehouse: Config, text: str, m
 
 def test_list_tables_reports_rows_files_and_size(warehouse: Config) -> None:
     """Rows, files and the newest time come from Delta's log."""
-    found = {table.name: table for table in list_tables(warehouse_of(warehouse))}
-    commits = found["offset_commits"]
+    tables = {table.name: table for table in list_tables(warehouse_of(warehouse))}
+    commits = tables["offset_commits"]
     assert (commits.rows, commits.files) == (3, 2)
     assert commits.size_bytes is not None
     assert commits.size_bytes > 0
-    assert found["group_records"].rows is None
+    assert tables["group_records"].rows is None
 
 
 def test_list_tables_newest_at_is_the_latest_record_time(warehouse: Config) -> None:
     """A file without statistics is counted by a query; both ways agree."""
-    found = {table.name: table for table in list_tables(warehouse_of(warehouse))}
-    assert found["group_metadata"].newest_at == "2026-03-04T05:06:07.890Z"
-    assert found["offset_commits"].newest_at == "2026-03-04T05:06:07.890Z"
+    tables = {table.name: table for table in list_tables(warehouse_of(warehouse))}
+    assert tables["group_metadata"].newest_at == "2026-03-04T05:06:07.890Z"
+    assert tables["offset_commits"].newest_at == "2026-03-04T05:06:07.890Z"
 
 
 def test_print_tables_prints_rows_files_and_description_in_one_line(warehouse: Config) -> None:

@@ -26,13 +26,13 @@ def times(count: int, step: timedelta = timedelta(minutes=1)) -> pa.Array:
 
 
 def test_time_and_numbers_are_lines_with_a_panel_for_each_number() -> None:
-    found = drawn(at=times(3), lag=[0, 50, 100], lag_seconds=[1.5, None, 2.0])
-    assert [(panel.name, panel.unit, len(panel.lines)) for panel in found.panels] == [
+    figure = drawn(at=times(3), lag=[0, 50, 100], lag_seconds=[1.5, None, 2.0])
+    assert [(panel.name, panel.unit, len(panel.lines)) for panel in figure.panels] == [
         ("lag", "offsets", 1),
         ("lag_seconds", "s", 1),
     ]
-    assert (found.since, found.until) == (NOON, NOON + timedelta(minutes=2))
-    assert found.panels[0].lines[0].path == "M0.0 1000.0h0L500.0 500.0L1000.0 0.0"
+    assert (figure.since, figure.until) == (NOON, NOON + timedelta(minutes=2))
+    assert figure.panels[0].lines[0].path == "M0.0 1000.0h0L500.0 500.0L1000.0 0.0"
 
 
 def test_unknown_values_leave_a_gap_in_a_line() -> None:
@@ -134,9 +134,9 @@ def test_one_time_has_one_tick_and_a_dot() -> None:
 def test_days_and_times_beyond_python_are_drawn() -> None:
     assert len(drawn(day=[date(2026, 3, 4), date(2026, 3, 5)], lag=[1, 2]).panels[0].times) > 1
     far = pa.array([0, 9_000_000_000_000_000_000], pa.timestamp("us"))
-    found = drawn(at=far, lag=[1, 2])
-    assert found.until is None
-    assert len(found.panels[0].lines) == 1
+    figure = drawn(at=far, lag=[1, 2])
+    assert figure.until is None
+    assert len(figure.panels[0].lines) == 1
 
 
 def test_long_lines_keep_their_peaks() -> None:
@@ -156,8 +156,8 @@ def test_long_lines_keep_their_peaks() -> None:
         max_size=30,
     )
 )
-def test_any_values_are_drawn_within_the_frame(found: list[tuple[int | None, float | None, str | None]]) -> None:
-    moments, values, names = zip(*found, strict=True) if found else ((), (), ())
+def test_any_values_are_drawn_within_the_frame(rows: list[tuple[int | None, float | None, str | None]]) -> None:
+    moments, values, names = zip(*rows, strict=True) if rows else ((), (), ())
     columns = {"name": pa.array(names, pa.string()), "value": pa.array(values, pa.float64())}
     timed = {"at": pa.array(moments, pa.timestamp("us", "UTC")), **columns}
     for panel in (*drawn(**columns).panels, *drawn(**timed).panels):

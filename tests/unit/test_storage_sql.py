@@ -29,8 +29,8 @@ def test_datafusion_literal_of_any_text_is_read_back_unchanged(text: str) -> Non
 @pytest.mark.parametrize("value", [0, -3, 2**62, datetime(9999, 12, 31, 23, 59, 59, 999999, UTC)])
 def test_datafusion_literal_of_numbers_and_times_is_read_back_unchanged(value: int | datetime) -> None:
     """Times beyond 2262, where nanoseconds in 64 bits end, too."""
-    found = read_back(value)
-    assert (parsed_time(str(found)) if isinstance(value, datetime) else found) == value
+    stored = read_back(value)
+    assert (parsed_time(str(stored)) if isinstance(value, datetime) else stored) == value
 
 
 def test_spark_identifier_doubles_backticks() -> None:

@@ -103,10 +103,10 @@ def test_check_module_import_does_not_load_great_expectations_or_pyspark() -> No
 
 def test_under_way_lists_tables_written_after_the_batchs_last_table() -> None:
     """The last table is ingest_progress for the decode job and history_positions for the history job."""
-    found = {"offset_commits": Commit(3, 20), "ingest_progress": Commit(2, 10), "generations": Commit(1, 50)}
-    assert tables_being_written(found) == ["offset_commits"]
-    assert tables_being_written(found | {"ingest_progress": Commit(3, 20)}) == []
-    assert tables_being_written(found | {"history_positions": Commit(1, 40)}) == ["generations", "offset_commits"]
+    commits = {"offset_commits": Commit(3, 20), "ingest_progress": Commit(2, 10), "generations": Commit(1, 50)}
+    assert tables_being_written(commits) == ["offset_commits"]
+    assert tables_being_written(commits | {"ingest_progress": Commit(3, 20)}) == []
+    assert tables_being_written(commits | {"history_positions": Commit(1, 40)}) == ["generations", "offset_commits"]
 
 
 def test_snapshot_waits_for_the_batch_until_its_patience_ends(

@@ -43,12 +43,12 @@ def numbers(printed: str) -> Counter[str]:
 def test_command_at_80_columns_prints_every_number_of_a_wide_terminal(
     simulated: Config, command: tuple[str, ...]
 ) -> None:
-    found = {}
+    widths = {}
     for columns in (80, 300):
-        status, found[columns] = on_terminal(*command, "--warehouse", simulated.warehouse, columns=columns)
-        assert status == 0, found[columns]
-    assert numbers(found[300])
-    assert numbers(found[80]) >= numbers(found[300])
+        status, widths[columns] = on_terminal(*command, "--warehouse", simulated.warehouse, columns=columns)
+        assert status == 0, widths[columns]
+    assert numbers(widths[300])
+    assert numbers(widths[80]) >= numbers(widths[300])
 
 
 @pytest.mark.parametrize("command", [("show", "group", "billing"), ("tables",)], ids=" ".join)

@@ -28,8 +28,8 @@ from support.small_tables import at, lay
 
 def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:
     """Return the data that the browser gets for a group."""
-    found = read_group(warehouse_of(config), group, since=between.get("since"), until=between.get("until"))
-    return arrange(found)
+    group_rows = read_group(warehouse_of(config), group, since=between.get("since"), until=between.get("until"))
+    return arrange(group_rows)
 
 
 def table(columnar: dict[str, Any]) -> list[dict[str, Any]]:
@@ -46,11 +46,11 @@ def owners(data: dict[str, Any], topic: str, partition: int) -> list[tuple[datet
     """Return (start, member) of each interval of a partition."""
     [lanes] = [one["lanes"] for one in data["topics"] if one["topic"] == topic]
     [spans] = [lane["spans"] for lane in lanes if lane["partition"] == partition]
-    since, found = 0, []
+    since, starts = 0, []
     for member, _, gap, _, _, _ in zip(*[iter(spans)] * 6, strict=True):
         since += gap
-        found.append((moment(data, since), data["members"][member]["label"]))
-    return found
+        starts.append((moment(data, since), data["members"][member]["label"]))
+    return starts
 
 
 def test_timeline_lanes_show_partition_owners_over_time(simulated: Config) -> None:

@@ -48,8 +48,8 @@ def opened(tmp_path: Path, browser: Browser) -> Iterator[Open]:
 
 def texts(page: Page, selector: str) -> list[str]:
     """Return the text of the matching elements."""
-    found: list[str] = page.value(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)")
-    return found
+    contents: list[str] = page.value(f"[...document.querySelectorAll({selector!r})].map((one) => one.textContent)")
+    return contents
 
 
 def count(page: Page, selector: str) -> int:
@@ -59,10 +59,10 @@ def count(page: Page, selector: str) -> int:
 
 def box(page: Page, selector: str, number: int = 0) -> dict[str, float]:
     """Return the box of the element with that index in the window."""
-    found: dict[str, float] = page.value(
+    edges: dict[str, float] = page.value(
         f"document.querySelectorAll({selector!r})[{number}].getBoundingClientRect().toJSON()"
     )
-    return found
+    return edges
 
 
 def middle(place: dict[str, float]) -> tuple[float, float]:
@@ -306,9 +306,9 @@ CONTRASTS = """
   const classed = (name) => {
     const element = document.body.appendChild(document.createElement('i'));
     element.className = name;
-    const found = luminance(getComputedStyle(element).color);
+    const shade = luminance(getComputedStyle(element).color);
     element.remove();
-    return found;
+    return shade;
   };
   const contrast = (one, other) => (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
   const least = (ones, other) => Math.min(...ones.map((one) => contrast(one, named(other))));
@@ -330,9 +330,9 @@ CONTRASTS = """
 def test_timeline_page_colours_have_wcag_contrast(simulated: Config, opened: Open, scheme: str) -> None:
     """WCAG 2.2 requires 4.5 for text and 3 for a member's colour, against their backgrounds."""
     page = opened(timeline(simulated, "billing"), dark=scheme == "dark")
-    found = page.value(CONTRASTS)
-    assert min(found[name] for name in ("words", "labels", "signs", "states")) >= 4.5, found
-    assert found["members"] >= 3, found
+    contrasts = page.value(CONTRASTS)
+    assert min(contrasts[name] for name in ("words", "labels", "signs", "states")) >= 4.5, contrasts
+    assert contrasts["members"] >= 3, contrasts
 
 
 def test_timeline_of_a_group_without_members_draws_its_commits(opened: Open, tmp_path: Path) -> None:

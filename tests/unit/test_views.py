@@ -203,8 +203,8 @@ def test_rebalance_storms_are_separated_by_window_and_threshold(tmp_path: Path) 
     causes = ["member_joined", "member_left"] * 5
     rows = [_rebalance(number, at(minute), causes[number]) for number, minute in enumerate(minutes)]
     lay(config, "rebalances", *rows, *({**row, "group_id": "calm"} for row in rows[:3]))
-    found = asked(config, "SELECT * FROM rebalance_storms('10 minutes') ORDER BY began_at")
-    assert found == [
+    storms = asked(config, "SELECT * FROM rebalance_storms('10 minutes') ORDER BY began_at")
+    assert storms == [
         {
             "group_id": "billing",
             "began_at": "2026-03-04T12:00:00Z",
@@ -284,11 +284,11 @@ def test_expand_text_without_a_view_call_is_unchanged(text: str) -> None:
 def test_expand_replaces_only_the_call(dialect: Dialect, before: str, after: str) -> None:
     """Everything else keeps its spelling, even if it is not valid SQL."""
     names_rows = after.startswith((" AS m", " TABLESAMPLE"))
-    found = expand(f"{before}Members_at('it''s', now()){after}", "c", dialect)
-    assert found.text.startswith(f"{before}(SELECT")
-    assert found.text.endswith(f"\n){'' if names_rows else ' AS members_at'}{after}")
-    assert dialect.literal("it's") in found.text
-    assert found.groups == {("generations", "it's")}
+    expanded = expand(f"{before}Members_at('it''s', now()){after}", "c", dialect)
+    assert expanded.text.startswith(f"{before}(SELECT")
+    assert expanded.text.endswith(f"\n){'' if names_rows else ' AS members_at'}{after}")
+    assert dialect.literal("it's") in expanded.text
+    assert expanded.groups == {("generations", "it's")}
 
 
 _PIECES = [

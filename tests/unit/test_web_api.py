@@ -116,8 +116,8 @@ def test_unknown_name_gets_the_names_that_were_meant(site: Site) -> None:
 def test_group_with_a_hostile_name_is_found_by_its_encoded_name(site: Site) -> None:
     [group] = json.loads(site.get("/api/v1/groups?status=UNKNOWN"))["groups"]
     assert group["group_id"] == STRANGE
-    found = json.loads(site.get("/api/v1/groups/we%22ird%0A%5C%7Bgroup%3D%22billing%22%7D%201"))
-    assert found["group_id"] == STRANGE
+    group = json.loads(site.get("/api/v1/groups/we%22ird%0A%5C%7Bgroup%3D%22billing%22%7D%201"))
+    assert group["group_id"] == STRANGE
 
 
 def test_methods_other_than_get_are_refused(site: Site) -> None:

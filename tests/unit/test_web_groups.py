@@ -160,11 +160,11 @@ def test_page_of_a_stopped_pipeline_shows_its_age_and_the_last_figures(tmp_path:
     text = site.get("/")
     assert "The pipeline stopped 47 min ago" in text
     assert f"These figures are as of {old:%Y-%m-%d %H:%M:%S} UTC (47 min" in text
-    found = listed(site)
-    [billing] = found["groups"]
+    groups = listed(site)
+    [billing] = groups["groups"]
     assert (billing["lag"], billing["status"]) == (15, "WARN")
-    assert [notice["kind"] for notice in found["notices"]] == ["stale"]
-    assert found["is_stale"]
+    assert [notice["kind"] for notice in groups["notices"]] == ["stale"]
+    assert groups["is_stale"]
     assert (billing["is_stale"], datetime.fromisoformat(billing["as_of"])) == (True, old)
 
 
@@ -198,10 +198,10 @@ def test_page_while_no_broker_answers_says_so(tmp_path: Path) -> None:
     lay_everything(config)
     offsets = {"topic": "orders", "partition": 0, "sampled_at": now(), "error": "broker 1 did not answer"}
     lay(config, "log_offsets", offsets)
-    found = listed(Site(config))
-    [notice] = found["notices"]
+    groups = listed(Site(config))
+    [notice] = groups["notices"]
     assert (notice["kind"], notice["title"]) == ("failed", "No broker returns log offsets")
-    assert (found["sampled_at"], found["is_stale"]) == (None, False)
+    assert (groups["sampled_at"], groups["is_stale"]) == (None, False)
     assert notice["detail"].startswith("No broker has returned log offsets yet (broker 1 did not answer): ")
 
 

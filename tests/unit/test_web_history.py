@@ -30,11 +30,11 @@ def group(site: Site, path: str) -> dict[str, Any]:
     return dict(json.loads(site.get(f"/api/v1/groups/{path}")))
 
 
-def owned(found: dict[str, Any]) -> dict[str, int]:
+def owned(group_answer: dict[str, Any]) -> dict[str, int]:
     """Return how many partitions each client owned."""
     return {
         member["client_id"]: sum(len(numbers) for numbers in member["partitions"].values())
-        for member in found["now"]["members"]
+        for member in group_answer["now"]["members"]
     }
 
 
@@ -46,15 +46,15 @@ def test_group_at_a_moment_has_its_members_and_owners(site: Site) -> None:
 
 
 def test_group_at_a_moment_shows_the_hours_around_it(site: Site) -> None:
-    found = group(site, "billing?at=2026-03-04T13:00:00Z")
-    assert (found["from"], found["to"]) == ("2026-03-04T12:00:00Z", "2026-03-04T14:00:00Z")
+    answer = group(site, "billing?at=2026-03-04T13:00:00Z")
+    assert (answer["from"], answer["to"]) == ("2026-03-04T12:00:00Z", "2026-03-04T14:00:00Z")
 
 
 def test_group_between_two_times_has_only_their_rebalances(site: Site) -> None:
-    found = group(site, "billing?from=2026-03-04T12:05:00Z&to=2026-03-04T12:23:00Z")
-    assert [row["cause"] for row in found["rebalances"]] == ["member_left_or_expired", "member_joined"]
-    assert [row["certainty"] for row in found["rebalances"]] == ["ambiguous", "recorded"]
-    assert "a clean leave, an expired session" in found["rebalances"][0]["cause_note"]
+    answer = group(site, "billing?from=2026-03-04T12:05:00Z&to=2026-03-04T12:23:00Z")
+    assert [row["cause"] for row in answer["rebalances"]] == ["member_left_or_expired", "member_joined"]
+    assert [row["certainty"] for row in answer["rebalances"]] == ["ambiguous", "recorded"]
+    assert "a clean leave, an expired session" in answer["rebalances"][0]["cause_note"]
 
 
 def test_group_page_links_each_rebalance(site: Site) -> None:
@@ -66,8 +66,8 @@ def test_group_page_links_each_rebalance(site: Site) -> None:
 
 
 def test_group_partitions_have_lag_at_the_time_and_over_time(site: Site) -> None:
-    found = group(site, "billing?at=2026-03-04T12:20:00Z")
-    first = next(row for row in found["partitions"] if (row["topic"], row["partition"]) == ("orders", 0))
+    answer = group(site, "billing?at=2026-03-04T12:20:00Z")
+    first = next(row for row in answer["partitions"] if (row["topic"], row["partition"]) == ("orders", 0))
     assert first["lag"] is not None
     times = [point["at"] for point in first["points"]]
     assert times == sorted(times)
@@ -76,9 +76,9 @@ def test_group_partitions_have_lag_at_the_time_and_over_time(site: Site) -> None
 
 
 def test_group_that_only_commits_has_partitions_and_no_timeline(site: Site) -> None:
-    found = group(site, "mirror")
-    assert found["now"] is None
-    assert [(row["topic"], row["lag"]) for row in found["partitions"]] == [("clicks", 5)]
+    answer = group(site, "mirror")
+    assert answer["now"] is None
+    assert [(row["topic"], row["lag"]) for row in answer["partitions"]] == [("clicks", 5)]
     text = site.get("/groups/mirror")
     assert "There is no timeline: no record of its members has been read" in text
     assert 'id="data"' not in text
@@ -126,9 +126,9 @@ def test_possible_re_reads_come_from_handovers_and_resets(tmp_path: Path) -> Non
         for number, offset in enumerate((500, 20))
     ]
     lay(config, "offset_commits", *({**row, "topic": "orders", "partition": 0, "metadata": ""} for row in commits))
-    found = group(Site(config), "billing")
-    assert [(row["partition"], row["may_be_read_twice"]) for row in found["handovers"]] == [(3, 17)]
-    assert [(row["kind"], row["moved_by"]) for row in found["resets"]] == [("rewind", -480)]
+    answer = group(Site(config), "billing")
+    assert [(row["partition"], row["may_be_read_twice"]) for row in answer["handovers"]] == [(3, 17)]
+    assert [(row["kind"], row["moved_by"]) for row in answer["resets"]] == [("rewind", -480)]
     text = Site(config).get("/groups/billing")
     assert "≈ 17" in text
     assert "rewind" in text
@@ -147,9 +147,9 @@ def test_topic_has_its_consumers_and_the_headroom_of_the_slowest(tmp_path: Path)
     starts = [{"topic": "orders", "partition": 0, "sampled_at": now() - day, "log_start_offset": -14_390}]
     starts.append({"topic": "orders", "partition": 0, "sampled_at": now(), "log_start_offset": 10})
     lay(config, "log_offsets", *starts)
-    found = json.loads(Site(config).get("/api/v1/topics/orders"))
-    assert [row["group_id"] for row in found["consumers"]] == ["slow", "billing"]
-    [partition] = found["partitions"]
+    topic = json.loads(Site(config).get("/api/v1/topics/orders"))
+    assert [row["group_id"] for row in topic["consumers"]] == ["slow", "billing"]
+    [partition] = topic["partitions"]
     assert (partition["slowest_group_id"], partition["headroom"]) == ("slow", 30)
     # The log's start advances by 4 records a second, the group by 1: it is overtaken after 30 / 3 seconds.
     assert partition["seconds_to_loss"] == pytest.approx(10, abs=0.1)
@@ -171,8 +171,8 @@ def test_topic_with_stale_figures_does_not_say_when_retention_takes_records(tmp_
     lay(config, "consumer_lag", lag_row(0, committed_offset=40, lag=60, lag_seconds=300.0, sampled_at=old))
     starts = ((old - timedelta(hours=1), -14_390), (old, 10))
     lay(config, "log_offsets", *({"topic": "orders", "sampled_at": at, "log_start_offset": by} for at, by in starts))
-    found = json.loads(Site(config).get("/api/v1/topics/orders"))
-    assert (found["is_stale"], found["partitions"][0]["seconds_to_loss"]) == (True, None)
+    topic = json.loads(Site(config).get("/api/v1/topics/orders"))
+    assert (topic["is_stale"], topic["partitions"][0]["seconds_to_loss"]) == (True, None)
 
 
 def test_group_at_a_time_after_the_newest_figures_says_of_when_they_are(tmp_path: Path) -> None:

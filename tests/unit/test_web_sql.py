@@ -97,8 +97,8 @@ def test_result_beyond_the_limit_says_so_on_page_in_json_and_in_exports(site: Si
     html = text_of(page(site, query))
     assert "These are the first 1,000 rows, and the query has more" in html
     assert "The first 500 of 1,000 rows are shown; exports have all of them" in html
-    found = SqlRows.model_validate_json(api(site, query))
-    assert (len(found.rows), found.is_cut) == (1000, True)
+    rows_shown = SqlRows.model_validate_json(api(site, query))
+    assert (len(rows_shown.rows), rows_shown.is_cut) == (1000, True)
     answer = site.client.get(f"/api/v1/sql?{urlencode({'q': query, 'format': 'csv'})}", base_url=LOCAL)
     assert answer.headers["X-Grouptrail-Is-Cut"] == "true"
 
@@ -113,14 +113,14 @@ def test_result_of_old_data_says_so_on_page_in_json_and_in_exports(site: Site) -
 
 
 def test_json_has_rows_by_the_names_of_columns(site: Site) -> None:
-    found = json.loads(api(site, "SELECT at, cause, partitions_moved FROM rebalances ORDER BY at LIMIT 1"))
-    assert found["columns"] == [
+    answer = json.loads(api(site, "SELECT at, cause, partitions_moved FROM rebalances ORDER BY at LIMIT 1"))
+    assert answer["columns"] == [
         {"name": "at", "type": "timestamp"},
         {"name": "cause", "type": "string"},
         {"name": "partitions_moved", "type": "int"},
     ]
-    assert found["rows"] == [{"at": "2026-03-04T12:00:00Z", "cause": "group_started", "partitions_moved": 0}]
-    assert (found["cluster"], found["is_cut"]) == ("default", False)
+    assert answer["rows"] == [{"at": "2026-03-04T12:00:00Z", "cause": "group_started", "partitions_moved": 0}]
+    assert (answer["cluster"], answer["is_cut"]) == ("default", False)
 
 
 def test_exports_have_the_rows(site: Site) -> None:
@@ -318,9 +318,9 @@ def test_form_with_the_longest_query_is_answered_and_a_longer_one_refused(site: 
 
 
 def test_api_answers_a_form_like_an_address(site: Site) -> None:
-    found = site.client.post("/api/v1/sql", base_url=LOCAL, data={"q": LONG})
-    assert found.json is not None
-    assert found.json["rows"] == [{"answer": 42}]
+    response = site.client.post("/api/v1/sql", base_url=LOCAL, data={"q": LONG})
+    assert response.json is not None
+    assert response.json["rows"] == [{"answer": 42}]
     table = site.client.post("/api/v1/sql?format=csv", base_url=LOCAL, data={"q": LONG})
     assert table.text.splitlines() == ["answer", "42"]
 

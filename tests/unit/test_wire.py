@@ -109,8 +109,8 @@ def test_decode_record_unknown_tags_are_kept_in_nested_structs() -> None:
     record = decode_record(vector.key, vector.value)
     assert record.value is not None
     data = record.value.data
-    found = [struct.get(UNKNOWN_TAGS) for struct in (data, *data["members"])]
-    assert found == [{"0": b"\t"}, None, {"3": b"\7\7"}]
+    tags = [struct.get(UNKNOWN_TAGS) for struct in (data, *data["members"])]
+    assert tags == [{"0": b"\t"}, None, {"3": b"\7\7"}]
 
 
 @pytest.mark.parametrize(
