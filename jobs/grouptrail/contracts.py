@@ -71,6 +71,11 @@ class Table:
         """Whether columns had other names in earlier versions."""
         return any(column.formerly for column in self.columns)
 
+    @property
+    def time_column(self) -> str | None:
+        """The column that dates a row: the first timestamp with file statistics."""
+        return next((column.name for column in self.columns if column.type == "timestamp" and column.stats), None)
+
     def ddl(self, *, without: Sequence[str] = ()) -> str:
         """Return the columns as Spark DDL."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns if column.name not in without)

@@ -19,7 +19,7 @@ def total(rows: pa.Table) -> int:
 
 def test_rising_counts_a_rebalance_whose_cause_becomes_known_once() -> None:
     """`topic_metadata_changed` becomes `partitions_added` when the target is computed."""
-    rising = Rising(("group_id", "cause"))
+    rising = Rising()
     rising.now(counted(("billing", "group_started", 1)))
     rising.now(counted(("billing", "group_started", 1), ("billing", "topic_metadata_changed", 1)))
     now = rising.now(counted(("billing", "group_started", 1), ("billing", "partitions_added", 1)))
@@ -27,6 +27,6 @@ def test_rising_counts_a_rebalance_whose_cause_becomes_known_once() -> None:
 
 
 def test_rising_keeps_what_a_retention_deleted() -> None:
-    rising = Rising(("group_id", "cause"))
+    rising = Rising()
     rising.now(counted(("billing", "group_started", 1), ("billing", "topic_metadata_changed", 3)))
     assert total(rising.now(counted(("billing", "group_started", 1)))) == 4

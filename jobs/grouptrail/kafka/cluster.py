@@ -9,7 +9,6 @@ import re
 import socket
 import ssl
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, Self, TypeVar
@@ -27,7 +26,7 @@ from grouptrail.kafka.errors import (
     KafkaUnreachableError,
     error_name,
 )
-from grouptrail.kafka.log import NO_PARTITION, NO_TOPIC, TOPIC_DELETED, LogBounds, PartitionMetadata
+from grouptrail.kafka.log import NO_PARTITION, NO_TOPIC, TOPIC_DELETED, LogBounds, PartitionMetadata, topic_id_text
 from grouptrail.kafka.network import LOGIN_REFUSED, Network, adapt_kafka_python
 from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
 
@@ -94,7 +93,7 @@ class Cluster:
     def topic_names(self) -> dict[str, str]:
         """Return the topics' names by id (as Kafka prints it), of topics that this principal may DESCRIBE."""
         topics = self._ask(lambda admin: admin.describe_topics())
-        return {_base64(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
+        return {topic_id_text(topic["topic_id"]): topic["name"] for topic in topics if not topic["error_code"]}
 
     def partition_metadata(
         self, wanted: Mapping[str, Collection[int] | None] | None = None
@@ -300,12 +299,7 @@ def server_of(host: str, port: int) -> str:
 
 def _base64_or_none(topic_id: Any) -> str | None:
     """Return a topic id as Kafka prints it, None from brokers before 2.8, which have none."""
-    return None if topic_id is None or UUID(str(topic_id)) == _NO_ID else _base64(topic_id)
-
-
-def _base64(topic_id: Any) -> str:
-    """Return a topic id as Kafka prints it."""
-    return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
+    return None if topic_id is None or UUID(str(topic_id)) == _NO_ID else topic_id_text(topic_id)
 
 
 def _first_line(error: Exception) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
 NO_TOPIC, TOPIC_DELETED, NO_PARTITION = GONE = ("no such topic", "topic deleted", "no such partition")
 """What brokers answer about partitions that are no longer there."""
@@ -51,3 +53,8 @@ class FirstRecord:
     offset: int
     written_at: int
     is_append_time: bool = False
+
+
+def topic_id_text(topic_id: Any) -> str:
+    """Return a topic id as Kafka prints it."""
+    return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")

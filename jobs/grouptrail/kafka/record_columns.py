@@ -6,7 +6,7 @@ kafka-python makes an object of each record, at several times the cost of decodi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -21,6 +21,10 @@ from grouptrail.kafka.record_schema import RECORD_SCHEMA
 _NOTHING = pa.RecordBatch.from_pylist([], schema=RECORD_SCHEMA)
 
 Ints = npt.NDArray[np.int64]
+
+Record = tuple[int, int, bytes | None, bytes | None, bool, int]
+"""A record's offset, timestamp (ms), key, value, whether it was written in a transaction, and its leader's epoch (-1:
+not known)."""
 
 _FORMAT = 2
 _MOST_VARINT_BYTES = 10
@@ -99,18 +103,24 @@ def columns_of(partition: int, batches: Iterable[Any]) -> Iterator[pa.RecordBatc
 
 
 def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
-    """Return the records of message formats 0 and 1, which brokers wrote before Kafka 0.11."""
-    records = [(one.offset, one.timestamp, one.key, one.value) for batch in batches for one in batch]
-    offsets, times, keys, values = zip(*records, strict=True) if records else ((), (), (), ())
+    """Return the records of message formats 0 and 1, which came before Kafka 0.11, transactions and epochs."""
+    records = (one for batch in batches for one in batch)
+    return of_records(
+        partition, [(one.offset, one.timestamp or 0, one.key, one.value, False, -1) for one in records]
+    )
+
+
+def of_records(partition: int, records: Sequence[Record]) -> pa.RecordBatch:
+    """Return records that were read one by one as a batch of `RECORD_SCHEMA`."""
+    offsets, times, keys, values, are_transactional, epochs = zip(*records, strict=True) if records else ((),) * 6
     return _batch(
         partition,
         np.array(offsets, np.int64),
-        np.array([0 if time is None else time for time in times], np.int64),
+        np.array(times, np.int64),
         keys=pa.array(keys, pa.binary()),
         values=pa.array(values, pa.binary()),
-        # Transactions and leader epochs came with format 2.
-        is_transactional=np.zeros(len(offsets), np.bool_),
-        leader_epochs=np.full(len(offsets), -1, np.int32),
+        is_transactional=np.array(are_transactional, np.bool_),
+        leader_epochs=np.array(epochs, np.int32),
     )
 
 

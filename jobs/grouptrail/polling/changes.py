@@ -5,13 +5,12 @@ Pure functions, without brokers, tables or a clock. Start at `changes`.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from grouptrail.kafka.group import Committed, PolledGroup
+from grouptrail.kafka.log import topic_id_text
 from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 
 Position = tuple[str, int]
@@ -190,15 +189,10 @@ def _consumer_parts(described: Mapping[str, Any]) -> dict[Part, Data]:
 
 def _topics(assignment: Mapping[str, Any]) -> list[Data]:
     topics = [
-        {"topicId": _base64(one["topic_id"]), "partitions": sorted(one["partitions"])}
+        {"topicId": topic_id_text(one["topic_id"]), "partitions": sorted(one["partitions"])}
         for one in assignment["topic_partitions"]
     ]
     return sorted(topics, key=lambda one: str(one["topicId"]))
-
-
-def _base64(topic_id: Any) -> str:
-    """Return a topic id as Kafka prints it."""
-    return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
 
 
 def _as_read(part: Part, data: Data) -> Data:

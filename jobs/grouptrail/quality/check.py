@@ -159,7 +159,7 @@ def _checkable(names: tuple[str, ...]) -> list[str]:
 def _newer(rows: DataFrame, name: str, since: datetime | None) -> DataFrame:
     from pyspark.sql import functions as F
 
-    time_column = suites.time_column(contracts.tables()[name])
+    time_column = contracts.tables()[name].time_column
     return rows if since is None or time_column is None else rows.where(F.col(time_column) >= since)
 
 

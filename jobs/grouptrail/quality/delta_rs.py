@@ -128,8 +128,7 @@ class CheckedTables:
     def _answer(self, query: str, name: str, since: datetime | None) -> Any:
         """Run a query in which each table has this cluster's rows, and `{batch}` those of a table since a time."""
         table = contracts.tables()[name]
-        time_column = suites.time_column(table)
-        newer = f"WHERE {time_column} >= {datafusion_literal(since)}" if since and time_column else ""
+        newer = f"WHERE {table.time_column} >= {datafusion_literal(since)}" if since and table.time_column else ""
         views = [f"{one} AS ({self._own_rows(one)})" for one in sorted({name} | suites.tables_in(query))]
         views.append(f"batch_rows AS (SELECT * FROM {name} {newer})")
         answer = self._engine.execute(f"WITH {', '.join(views)} {query.replace('{batch}', 'batch_rows')}")

@@ -95,9 +95,3 @@ def _of_type(column: contracts.Column) -> Expectation:
         "description": f"{column.name} is {column.type}",
         "meta": {"name": f"type_of_{column.name}"},
     }
-
-
-def time_column(table: contracts.Table) -> str | None:
-    """Return the column that dates a row: the first timestamp with file statistics."""
-    times = (column.name for column in table.columns if column.type == "timestamp" and column.stats)
-    return next(times, None)

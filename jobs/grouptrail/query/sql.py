@@ -255,7 +255,7 @@ def _summary(warehouse: Warehouse, contract: contracts.Table) -> TableSummary:
     table = warehouse.table(contract.name).open()
     if table is None:
         return TableSummary(contract.name, contract.about)
-    size = table_size(table, _time_column(contract))
+    size = table_size(table, contract.time_column)
     count, newest_at = size.rows, size.newest_at
     if count is None:
         count, newest_at = _counted_by_query(warehouse, contract)
@@ -263,13 +263,7 @@ def _summary(warehouse: Warehouse, contract: contracts.Table) -> TableSummary:
 
 
 def _counted_by_query(warehouse: Warehouse, contract: contracts.Table) -> tuple[int, str | None]:
-    newest = f"max({_time_column(contract) or 'NULL'})"
+    newest = f"max({contract.time_column or 'NULL'})"
     _, batches = SqlSnapshot(warehouse, [contract.name]).answer(f"SELECT count(*), {newest} FROM {contract.name}")
     [(count, newest_at)] = rows(batches)
     return count, newest_at
-
-
-def _time_column(contract: contracts.Table) -> str | None:
-    """Return the timestamp column of the newest row: the first one with file statistics."""
-    times = (column.name for column in contract.columns if column.type == "timestamp" and column.stats)
-    return next(times, None)

@@ -230,7 +230,7 @@ class SnapshotReader:
             | {name: (name, "max") for name in (*_OFFSETS, "landed_at")},
         )
         self._rebalances_version: tuple[str, int] | None = None
-        self._rising = Rising(("group_id", "cause"))
+        self._rising = Rising()
         self._counted = _NO_REBALANCES
         self._last_at = _empty(group_id=pa.string(), last_at=pa.float64())
         self._processed_before: datetime | None = None
@@ -294,7 +294,7 @@ class SnapshotReader:
         chosen = pa.array(sorted(choose(snapshot)), pa.string())
         return replace(
             snapshot,
-            lag=_lag_columns(sample.rows(chosen)) if len(chosen) else _NO_LAG,
+            lag=sample.rows(chosen).select(LAG_COLUMNS).cast(_NO_LAG.schema) if len(chosen) else _NO_LAG,
             summary=_without(chosen, summary),
             extent=_without(chosen, extent),
             seconds=time.perf_counter() - started,
@@ -339,7 +339,7 @@ class SnapshotReader:
                     return self._large(stored, newest, since, own_rows(self._cluster.name))
             elif len(rows := self._tables.rows(f"SELECT {', '.join(LAG_COLUMNS)} {where}")):
                 break
-        return _lag_columns(rows)
+        return rows.cast(_NO_LAG.schema)
 
     def _published_lag(self, rows: pa.Table) -> pa.Table | LargeSample:
         """Return published rows with lag in seconds as of now."""
@@ -348,7 +348,7 @@ class SnapshotReader:
         as_of_now = partial(self._as_of_now, now=time.time())
         if len(rows) > most_rows(self._cluster.exporter) and newest >= stale:
             return self._large(ds.dataset(rows), newest, stale, as_of_now=as_of_now)
-        return as_of_now(_lag_columns(rows))
+        return as_of_now(rows.cast(_NO_LAG.schema))
 
     def _large(
         self,
@@ -552,10 +552,6 @@ def _stable_offsets(offsets: Mapping[int, tuple[int | None, int | None]]) -> pa.
     columns = {"record_partition": list(offsets), "last_stable_offset": stable, "lag": lag}
     types = {"record_partition": pa.int32(), "last_stable_offset": pa.int64(), "lag": pa.int64()}
     return pa.table(columns, schema=pa.schema(list(types.items())))
-
-
-def _lag_columns(rows: pa.Table) -> pa.Table:
-    return _select_lag(rows).cast(pa.schema(list(_types("consumer_lag", LAG_COLUMNS).items())))
 
 
 def _select_lag(rows: pa.Table) -> pa.Table:

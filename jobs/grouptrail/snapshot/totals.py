@@ -159,11 +159,13 @@ def _stored(name: str, columns: Iterable[str]) -> pa.Schema:
 _REFINED_LATER = "topic_metadata_changed"
 
 
-class Rising:
-    """Counters that do not fall while the process lives, even if counted rows are deleted or recomputed."""
+_KEYS = ["group_id", "cause"]
 
-    def __init__(self, keys: tuple[str, ...]) -> None:
-        self._keys = list(keys)
+
+class Rising:
+    """Counters by group and cause that never fall in a process, even if counted rows are deleted or recomputed."""
+
+    def __init__(self) -> None:
         self._counted: pa.Table | None = None
         self._risen: pa.Table | None = None
 
@@ -172,7 +174,7 @@ class Rising:
         if self._counted is None or self._risen is None:
             self._counted = self._risen = counted
             return counted
-        numbers = [name for name in counted.column_names if name not in self._keys]
+        numbers = [name for name in counted.column_names if name not in _KEYS]
         change = self._sum([counted, _each(self._counted, numbers, pc.negate)])
         is_refined = self._refined(change)
         risen = _each(change, numbers, lambda column: pc.if_else(is_refined, column, pc.max_element_wise(column, 0)))
@@ -181,10 +183,8 @@ class Rising:
         return self._risen
 
     @staticmethod
-    def _refined(change: pa.Table) -> pa.ChunkedArray | pa.BooleanArray:
+    def _refined(change: pa.Table) -> pa.BooleanArray:
         """Return which decreases are of a refined cause: as many of the group's rebalances have another one now."""
-        if not {"group_id", "cause", "count"} <= set(change.column_names):
-            return pa.array([False] * len(change))
         rises: dict[str, int] = defaultdict(int)
         rows = list(zip(*(change[name].to_pylist() for name in ("group_id", "cause", "count")), strict=True))
         for group_id, cause, count in rows:
@@ -193,9 +193,9 @@ class Rising:
 
     def _sum(self, parts: list[pa.Table]) -> pa.Table:
         names = parts[0].column_names
-        numbers = [name for name in names if name not in self._keys]
-        rows = pa.concat_tables(parts).group_by(self._keys).aggregate([(name, "sum") for name in numbers])
-        return rows.select([name if name in self._keys else f"{name}_sum" for name in names]).rename_columns(names)
+        numbers = [name for name in names if name not in _KEYS]
+        rows = pa.concat_tables(parts).group_by(_KEYS).aggregate([(name, "sum") for name in numbers])
+        return rows.select([name if name in _KEYS else f"{name}_sum" for name in names]).rename_columns(names)
 
 
 def _each(table: pa.Table, columns: list[str], change: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.Table:

@@ -23,14 +23,14 @@ from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import TABLES
 from grouptrail.decode.sources.segments import (
     MAX_BATCH_BYTES,
-    SegmentRecord,
     SegmentsError,
     SegmentSummary,
     read_partition,
 )
 from grouptrail.decode.tasks import ByTask
 from grouptrail.decode.writer import TaskRecords, write_records
-from grouptrail.kafka.record_schema import RECORD_DDL, RECORD_SCHEMA
+from grouptrail.kafka.record_columns import Record, of_records
+from grouptrail.kafka.record_schema import RECORD_DDL
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.engines.retries import TRIES, with_retries
 from grouptrail.storage.progress import PROGRESS, counted_records, in_ranges, read_ends
@@ -226,30 +226,17 @@ def read_segments(
     return files.mapInArrow(rows, RECORD_DDL)
 
 
-def _arrow(partition: int, records: Iterable[SegmentRecord]) -> Iterator[pa.RecordBatch]:
-    waiting: list[SegmentRecord] = []
+def _arrow(partition: int, records: Iterable[Record]) -> Iterator[pa.RecordBatch]:
+    waiting: list[Record] = []
     size = 0
-
-    def batch() -> pa.RecordBatch:
-        offsets, times, keys, values, are_transactional, leader_epochs = zip(*waiting, strict=True)
-        micros = pa.array([time * 1000 for time in times], pa.int64()).cast(RECORD_SCHEMA.field("record_at").type)
-        columns = [pa.array([partition] * len(offsets), pa.int32()), pa.array(offsets, pa.int64()), micros]
-        columns += [
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array(are_transactional, pa.bool_()),
-            pa.array(leader_epochs, pa.int32()),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA)
-
     for record in records:
         waiting.append(record)
         size += len(record[2] or b"") + len(record[3] or b"")
         if len(waiting) == _ROWS_A_BATCH or size >= _BYTES_A_BATCH:
-            yield batch()
+            yield of_records(partition, waiting)
             waiting, size = [], 0
     if waiting:
-        yield batch()
+        yield of_records(partition, waiting)
 
 
 def _without_written(warehouse: Warehouse, records: DataFrame, partitions: Collection[int]) -> DataFrame:

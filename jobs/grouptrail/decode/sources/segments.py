@@ -15,6 +15,7 @@ from pathlib import Path
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.batches import CUT_OFF, HEAD_BYTES, OLD_FORMATS, Batch, batches, message_format
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
+from grouptrail.kafka.record_columns import Record
 
 _FOLDER = re.compile(rf"{OFFSETS_TOPIC}-(\d+)")
 _SEGMENT = re.compile(r"\d{20}\.log")
@@ -67,10 +68,6 @@ class SegmentSummary:
             self.more_faults += 1
 
 
-SegmentRecord = tuple[int, int, bytes | None, bytes | None, bool, int | None]
-"""A record's offset, timestamp (ms), key, value, and whether it was written in a transaction."""
-
-
 def partition_folders(folder: Path) -> list[tuple[int, list[Path]]]:
     """Return the topic's partitions with folders below a folder, and the segments of each in order.
 
@@ -121,12 +118,12 @@ def _refuse_unreadable(segments: list[Path]) -> None:
 
 def read_partition(
     segments: Iterable[Path], summary: SegmentSummary, max_batch_bytes: int = MAX_BATCH_BYTES
-) -> Iterator[SegmentRecord]:
+) -> Iterator[Record]:
     """Yield the committed records of a partition's segments, each offset once, and fill `summary`.
 
     A transaction's records are yielded at its commit marker. A batch of more than `max_batch_bytes` is a fault.
     """
-    unfinished: dict[int, list[SegmentRecord]] = {}
+    unfinished: dict[int, list[Record]] = {}
     for path in segments:
         for position, batch in _batches(path, summary, max_batch_bytes):
             read_to = summary.end
@@ -156,8 +153,8 @@ def read_partition(
     summary.stable = min((records[0][0] for records in unfinished.values() if records), default=summary.end)
 
 
-def _records(batch: Batch, read_to: int) -> list[SegmentRecord]:
-    of_batch = (batch.is_transactional, batch.leader_epoch if batch.leader_epoch >= 0 else None)
+def _records(batch: Batch, read_to: int) -> list[Record]:
+    of_batch = (batch.is_transactional, batch.leader_epoch)
     return [(one.offset, one.timestamp, one.key, one.value, *of_batch) for one in batch if one.offset >= read_to]
 
 
