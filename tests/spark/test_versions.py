@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,25 +14,18 @@ from grouptrail.config import Config, MaintainConfig
 from grouptrail.maintenance import maintain
 from grouptrail.quality import check
 from grouptrail.query.errors import QueryError
-from grouptrail.query.sql import run_sql
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.jars import silent
 from grouptrail.storage.schema import arrow_type
 from grouptrail.storage.warehouse import Warehouse
-from support.from_config import sql_context
 from support.frozen_warehouse import thaw
+from support.queries import asked
 
 pytestmark = pytest.mark.spark
 
 
 # One table for each kind of thinning, retention and sorting.
 EACH_KIND = ("offset_commits", "rebalances", "log_offsets", "consumer_lag", "check_results")
-
-
-def sql(config: Config, query: str) -> list[dict[str, Any]]:
-    out = io.StringIO()
-    run_sql(sql_context(config), query, format="json", out=out)
-    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 def newest_column(table: contracts.Table) -> contracts.Column:
@@ -71,11 +62,11 @@ def test_tables_missing_their_newest_column_are_checked_maintained_and_appended_
     assert [result.problem for one in checked for result in one.results if result.problem] == []
     maintain.maintain(warehouse, MaintainConfig(), EACH_KIND, log=silent)
     for name, column in lacking.items():
-        assert sql(config, f"SELECT * FROM {name} WHERE cluster = 'test'"), name
+        assert asked(config, f"SELECT * FROM {name} WHERE cluster = 'test'"), name
         table = warehouse.of_cluster("new").table(name)
         table.ensure()
         table.append_rows([{}])
-        assert sql(config, f"SELECT {column} FROM {name} WHERE cluster = 'new'") == [{column: None}], name
+        assert asked(config, f"SELECT {column} FROM {name} WHERE cluster = 'new'") == [{column: None}], name
 
 
 def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
@@ -83,15 +74,15 @@ def test_warehouse_of_version_0_1_gains_missing_columns_and_answers_queries(
 ) -> None:
     thaw(config)
     warehouse.ensure(contracts.tables())
-    answer = sql(config, "SELECT cause FROM rebalances WHERE group_id = 'billing' ORDER BY to_generation")
+    answer = asked(config, "SELECT cause FROM rebalances WHERE group_id = 'billing' ORDER BY to_generation")
     assert [row["cause"] for row in answer] == [
         "group_started",
         "member_joined",
         "member_left_or_expired",
         "member_joined",
     ]
-    assert sql(config, "SELECT status FROM consumer_lag ORDER BY sampled_at")[-1] == {"status": "STOP"}
-    assert sql(config, "SELECT * FROM owners_at('search', now())")[0]["member_id"] == "m1"
+    assert asked(config, "SELECT status FROM consumer_lag ORDER BY sampled_at")[-1] == {"status": "STOP"}
+    assert asked(config, "SELECT * FROM owners_at('search', now())")[0]["member_id"] == "m1"
 
 
 @pytest.mark.full
@@ -106,7 +97,7 @@ def test_table_with_columns_of_a_later_version_keeps_them(warehouse: Warehouse, 
     (checked,) = check.run(warehouse, ("consumer_lag",), patience_seconds=0)
     assert checked.failures == []
     maintain.maintain(warehouse, MaintainConfig(), ("consumer_lag",), log=silent)
-    left = sql(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
+    left = asked(config, "SELECT coolness, count(*) AS rows FROM consumer_lag GROUP BY coolness")
     assert [row["coolness"] for row in left] == [1.5]
     assert 0 < left[0]["rows"] < 12
 
@@ -123,18 +114,18 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
     (log / f"{int(newest.stem) + 1:020}.json").write_text(later + "\n")
     files = sorted(log.iterdir())
     with pytest.raises(QueryError, match=r"fromTheFuture|cannot be read"):
-        sql(config, "SELECT * FROM topic_names")
-    asked = ("topic_names", "committed_offsets", "rebalances")
+        asked(config, "SELECT * FROM topic_names")
+    names = ("topic_names", "committed_offsets", "rebalances")
     for file in Path(warehouse_of(config).table("rebalances").path).rglob("*.parquet"):
         file.unlink()
-    unknown, whole, gone = check.run(warehouse, asked, patience_seconds=0)
+    unknown, whole, gone = check.run(warehouse, names, patience_seconds=0)
     assert "fromTheFuture" in str(unknown.results[0].problem)
     assert unknown.version is None
     assert (whole.rows > 0, whole.failures) == (True, [])
     assert (gone.version is None, gone.is_readable) == (False, False)
     with pytest.raises(check.ExpectationError, match="2 expectations failed, in topic_names, rebalances"):
         check.raise_on_failures([unknown, whole, gone])
-    kept = sql(config, "SELECT table_name, problem FROM check_results WHERE NOT success ORDER BY table_name")
+    kept = asked(config, "SELECT table_name, problem FROM check_results WHERE NOT success ORDER BY table_name")
     assert [row["table_name"] for row in kept] == ["rebalances", "topic_names"]
     assert all(row["problem"].startswith("it cannot be read (") for row in kept)
     with pytest.raises(maintain.MaintenanceError, match=r"^topic_names: .*not maintained") as maintain_error:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -18,10 +15,10 @@ from grouptrail.config import Config
 from grouptrail.contracts import View, views
 from grouptrail.query.errors import QueryError
 from grouptrail.query.spark.engine import SparkEngine
-from grouptrail.query.sql import DeltaRs, Engine, run_sql
+from grouptrail.query.sql import DeltaRs
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql import spark_literal
-from support.from_config import sql_context
+from support.queries import asked
 from support.sample_history import ASKED
 from support.small_tables import at, lay
 
@@ -34,12 +31,6 @@ def engine(spark: SparkSession, example: Config) -> SparkEngine:
     return SparkEngine(warehouse_of(example, spark))
 
 
-def rows(config: Config, text: str, engine: Engine) -> list[dict[str, Any]]:
-    out = io.StringIO()
-    run_sql(sql_context(config, engine), text, format="json", out=out)
-    return [json.loads(line) for line in out.getvalue().splitlines()]
-
-
 @each_view
 def test_view_gives_the_same_rows_on_both_engines(
     example: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
@@ -47,9 +38,9 @@ def test_view_gives_the_same_rows_on_both_engines(
     """Compare a query with results and the view's example, at the same time."""
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
-    assert rows(example, query, engine) == [pytest.approx(row) for row in wanted]
-    assert sorted(map(str, rows(example, view.example, engine))) == sorted(
-        map(str, rows(example, view.example, DeltaRs(warehouse_of(example))))
+    assert asked(example, query, engine) == [pytest.approx(row) for row in wanted]
+    assert sorted(map(str, asked(example, view.example, engine))) == sorted(
+        map(str, asked(example, view.example, DeltaRs(warehouse_of(example))))
     )
 
 
@@ -61,13 +52,13 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
     lay(config, "memberships", {"group_id": name, "member_id": "m", "joined_at": at(0)})
     quoted = name.replace("'", "''")
     for engine in (DeltaRs(warehouse_of(config)), SparkEngine(warehouse_of(config, spark))):
-        assert rows(config, f"SELECT member_id FROM members_at('{quoted}', now())", engine) == [{"member_id": "m"}]
+        assert asked(config, f"SELECT member_id FROM members_at('{quoted}', now())", engine) == [{"member_id": "m"}]
 
 
 def test_view_argument_with_backslash_raises_query_error_on_spark(example: Config, engine: SparkEngine) -> None:
     """A session setting decides what a backslash means to Spark."""
     with pytest.raises(QueryError, match="group is a string in quotes"):
-        rows(example, r"SELECT * FROM members_at('a\b', now())", engine)
+        asked(example, r"SELECT * FROM members_at('a\b', now())", engine)
 
 
 @settings(max_examples=5, deadline=None)
@@ -98,7 +89,7 @@ def test_spark_engine_invalid_query_raises_a_one_line_error(
 ) -> None:
     """Errors are the same as on the other engine; nothing is written."""
     with pytest.raises(QueryError) as caught:
-        rows(example, text, engine)
+        asked(example, text, engine)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "SQLSTATE" not in str(caught.value)
@@ -140,7 +131,7 @@ def test_spark_engine_refuses_all_but_queries_over_its_tables(
     path = warehouse_of(example).table("memberships").path
     version = DeltaTable(path).version()
     with pytest.raises(QueryError, match=re.escape(message)):
-        rows(example, text.format(path=path, folder=tmp_path), engine)
+        asked(example, text.format(path=path, folder=tmp_path), engine)
     assert not list(tmp_path.iterdir())
     assert DeltaTable(path).version() == version
 
@@ -162,7 +153,7 @@ def test_spark_engine_answers_every_form_of_query(
     example: Config, engine: SparkEngine, text: str, count: int | None
 ) -> None:
     """Spark's own syntax is allowed; environment variables are not substituted."""
-    answered = rows(example, text, engine)
+    answered = asked(example, text, engine)
     assert answered
     assert count in (None, len(answered))
     assert "/bin" not in str(answered)

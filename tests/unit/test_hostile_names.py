@@ -20,6 +20,7 @@ from grouptrail.query.sql import run_sql
 from grouptrail.report.timeline import timeline_page
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql import datafusion_literal
+from support import queries
 from support.from_config import SAMPLE_SECONDS, sql_context
 from support.small_tables import at, lay
 
@@ -115,12 +116,10 @@ def test_sql_output_to_terminal_has_no_control_characters(simulated: Config, for
 
 def test_sql_output_to_file_keeps_every_character(simulated: Config) -> None:
     """Programs read the names as they are."""
-    out = io.StringIO()
-    run_sql(sql_context(simulated), "SELECT group_id FROM offset_commits", format="json", out=out)
-    assert {json.loads(line)["group_id"] for line in out.getvalue().splitlines()} == {*STRANGE, "bystander"}
-    out = io.StringIO()
-    run_sql(sql_context(simulated), "SELECT group_id FROM offset_commits", format="csv", out=out)
-    assert [name for name in STRANGE if '"' not in name and name not in out.getvalue()] == []
+    query = "SELECT group_id FROM offset_commits"
+    assert {row["group_id"] for row in queries.asked(simulated, query)} == {*STRANGE, "bystander"}
+    file_text = queries.printed(simulated, query, "csv")
+    assert [name for name in STRANGE if '"' not in name and name not in file_text] == []
 
 
 @each_name

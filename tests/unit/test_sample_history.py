@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
-from grouptrail.query.sql import run_query, run_sql
+from grouptrail.query.sql import run_query
 from grouptrail.storage.schema import arrow_type
 from support.from_config import sql_context
+from support.queries import asked
 from support.sample_history import ASKED
 
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
-
-
-def asked(config: Config, text: str) -> list[dict[str, Any]]:
-    out = io.StringIO()
-    run_sql(sql_context(config), text, format="json", out=out)
-    return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
 @each_view

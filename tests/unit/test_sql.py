@@ -24,6 +24,7 @@ from grouptrail.query.formats import whole_file
 from grouptrail.query.sql import list_tables, print_columns, print_tables, run_sql, save_sql
 from grouptrail.runtime.warehouses import warehouse_of
 from support.from_config import sql_context
+from support.queries import printed, refused
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 890000, tzinfo=UTC)
 MEMBERS = pa.list_(
@@ -58,22 +59,9 @@ def warehouse(tmp_path: Path) -> Config:
     return config
 
 
-def asked(config: Config, text: str, format: formats.TextFormat = "json") -> str:
-    out = io.StringIO()
-    run_sql(sql_context(config), text, format=format, out=out)
-    return out.getvalue()
-
-
-def refused(config: Config, text: str) -> str:
-    with pytest.raises(QueryError) as caught:
-        asked(config, text)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_sql_json_prints_one_object_per_row(warehouse: Config) -> None:
     """UTC in ISO 8601, bytes in base64, null as null."""
-    lines = asked(warehouse, "SELECT * FROM offset_commits WHERE group_id = 'billing' ORDER BY committed_offset")
+    lines = printed(warehouse, "SELECT * FROM offset_commits WHERE group_id = 'billing' ORDER BY committed_offset")
     assert [json.loads(line) for line in lines.splitlines()] == [
         {
             "record_at": "2026-03-04T05:06:07.890Z",
@@ -93,35 +81,37 @@ def test_sql_json_prints_one_object_per_row(warehouse: Config) -> None:
 def test_sql_nested_values_are_json_in_every_format(warehouse: Config) -> None:
     """Lists and structs, with the bytes inside them."""
     query, members = "SELECT members FROM group_metadata", [{"member_id": "m", "user_data": "YWI=", "ports": [1, 2]}]
-    assert json.loads(asked(warehouse, query)) == {"members": members}
-    [_, [cell]] = csv.reader(io.StringIO(asked(warehouse, query, "csv")))
+    assert json.loads(printed(warehouse, query)) == {"members": members}
+    [_, [cell]] = csv.reader(io.StringIO(printed(warehouse, query, "csv")))
     assert json.loads(cell) == members
-    assert json.dumps(members) in asked(warehouse, query, "table")
+    assert json.dumps(members) in printed(warehouse, query, "table")
 
 
 def test_sql_csv_has_a_header_and_empty_nulls(warehouse: Config) -> None:
     """Booleans in lower case."""
-    text = asked(warehouse, "SELECT committed_offset c, group_id = 'billing' b FROM offset_commits ORDER BY c", "csv")
+    text = printed(
+        warehouse, "SELECT committed_offset c, group_id = 'billing' b FROM offset_commits ORDER BY c", "csv"
+    )
     assert text == "c,b\n7,true\n8,true\n,false\n"
 
 
 def test_sql_table_ends_with_the_row_count_and_time(warehouse: Config) -> None:
     """They are on the last line."""
-    lines = asked(warehouse, "SELECT max(record_at) newest FROM offset_commits", "table").splitlines()
+    lines = printed(warehouse, "SELECT max(record_at) newest FROM offset_commits", "table").splitlines()
     assert [line.strip() for line in lines if "─" not in line][:2] == ["newest", "2026-03-04 05:06:07.890Z"]
     assert lines[-1].startswith("1 row in 0.")
 
 
 def test_sql_table_markup_and_control_codes_are_shown_as_text(warehouse: Config) -> None:
     """Neither markup nor terminal control codes in the data take effect."""
-    assert r"[bold]\x1b[31m" in asked(warehouse, "SELECT group_id FROM offset_commits", "table")
+    assert r"[bold]\x1b[31m" in printed(warehouse, "SELECT group_id FROM offset_commits", "table")
 
 
 def test_sql_table_many_rows_shows_the_first_and_counts_all(
     warehouse: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last line has the number of all rows and the option that prints them."""
-    text = asked(warehouse, "SELECT value FROM generate_series(1, 1000)", "table")
+    text = printed(warehouse, "SELECT value FROM generate_series(1, 1000)", "table")
     assert f"1000 rows in 0.{text.split(' in 0.')[1][:2]} s, the first {formats.MAX_TABLE_ROWS} shown" in text
     assert len(text.splitlines()) == formats.MAX_TABLE_ROWS + 3
 
@@ -142,18 +132,18 @@ def test_sql_duplicate_column_names_get_a_suffix(warehouse: Config) -> None:
     query = (
         "SELECT a.group_id, b.group_id FROM offset_commits a JOIN offset_commits b USING (committed_offset) LIMIT 1"
     )
-    assert json.loads(asked(warehouse, query)) == {"group_id": "billing", "group_id_2": "billing"}
+    assert json.loads(printed(warehouse, query)) == {"group_id": "billing", "group_id_2": "billing"}
 
 
 def test_sql_json_timestamp_after_year_9999_is_printed(warehouse: Config) -> None:
     """Python's datetime ends at the year 9999."""
     query = "SELECT record_at + INTERVAL '9000 years' t FROM offset_commits WHERE committed_offset = 7"
-    assert json.loads(asked(warehouse, query)) == {"t": "+11026-03-04T05:06:07.890Z"}
+    assert json.loads(printed(warehouse, query)) == {"t": "+11026-03-04T05:06:07.890Z"}
 
 
 def test_sql_json_nan_and_infinity_are_null(warehouse: Config) -> None:
     """NaN and infinity would break every reader."""
-    assert json.loads(asked(warehouse, "SELECT 'NaN'::double n, 1.0/0.0 i")) == {"n": None, "i": None}
+    assert json.loads(printed(warehouse, "SELECT 'NaN'::double n, 1.0/0.0 i")) == {"n": None, "i": None}
 
 
 @pytest.mark.parametrize(
@@ -201,7 +191,7 @@ def test_sql_insert_after_with_is_rejected_and_writes_nothing(warehouse: Config)
 )
 def test_sql_every_form_of_query_is_answered(warehouse: Config, text: str) -> None:
     """Comments and parentheses may come first."""
-    assert asked(warehouse, text)
+    assert printed(warehouse, text)
 
 
 def test_save_sql_writes_parquet_and_csv_files(warehouse: Config, tmp_path: Path) -> None:
@@ -247,9 +237,9 @@ def test_save_sql_unwritable_path_raises_naming_the_out_option(warehouse: Config
 def test_sql_reset_offsets_prints_topic_partition_offset(warehouse: Config) -> None:
     """Lines of topic,partition,offset without a header; a query without these columns raises QueryError."""
     query = "SELECT 'x' AS metadata, 7 AS committed_offset, 2 AS partition, 'orders' AS topic"
-    assert asked(warehouse, query, "reset-offsets") == "orders,2,7\n"
+    assert printed(warehouse, query, "reset-offsets") == "orders,2,7\n"
     with pytest.raises(QueryError, match="no column topic"):
-        asked(warehouse, "SELECT 1 AS committed_offset", "reset-offsets")
+        printed(warehouse, "SELECT 1 AS committed_offset", "reset-offsets")
 
 
 def test_sql_unknown_table_error_suggests_the_nearest_name(warehouse: Config) -> None:
@@ -368,9 +358,8 @@ def test_whole_file_failure_leaves_nothing_and_taken_name_is_refused(
 
 def test_sql_markdown_is_a_table_in_which_nothing_is_markup(warehouse: Config) -> None:
     text = "SELECT 1 AS one, '<b>|[x](http://evil)`*' AS \"a|b\", 'line\n\x1b[2J' AS c"
-    out = io.StringIO()
-    run_sql(sql_context(warehouse), text, format="markdown", out=out)
-    assert out.getvalue().splitlines() == [
+    markdown = printed(warehouse, text, "markdown")
+    assert markdown.splitlines() == [
         "| one | a\\|b | c |",
         "| --- | --- | --- |",
         r"| 1 | \<b\>\|\[x\](http://evil)\`\* | line\\x0a\\x1b\[2J |",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import subprocess
 import sys
@@ -18,10 +17,10 @@ from hypothesis import strategies as st
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
-from grouptrail.query.sql import print_columns, print_tables, run_sql
+from grouptrail.query.sql import print_columns, print_tables
 from grouptrail.query.views import DELTA_RS, SPARK, Dialect, expand, filled, view_query
 from grouptrail.runtime.warehouses import warehouse_of
-from support.from_config import sql_context
+from support.queries import asked, printed, refused
 from support.small_tables import at, lay
 
 
@@ -78,19 +77,6 @@ def _owner(name: str, partition: int, since: object, **more: Any) -> dict[str, A
 
 def _rebalance(generation: int, when: object, cause: str, **more: Any) -> dict[str, Any]:
     return {"to_generation": generation, "at": when, "cause": cause, "certainty": "recorded", **more}
-
-
-def asked(config: Config, text: str) -> list[dict[str, Any]]:
-    out = io.StringIO()
-    run_sql(sql_context(config), text, format="json", out=out)
-    return [json.loads(line) for line in out.getvalue().splitlines()]
-
-
-def refused(config: Config, text: str) -> str:
-    with pytest.raises(QueryError) as caught:
-        asked(config, text)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +141,7 @@ def test_sql_over_views_says_how_old_the_newest_data_are(
     example: Config, call: str, newest: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Only if they end before the time that the view is asked for; in a table below it, otherwise on stderr."""
-    out = io.StringIO()
-    run_sql(sql_context(example), f"SELECT count(*) FROM {call}", format="table", out=out)
-    note = out.getvalue().splitlines()[-1]
+    note = printed(example, f"SELECT count(*) FROM {call}", "table").splitlines()[-1]
     asked(example, f"SELECT count(*) FROM {call}")
     if newest is None:
         assert note.startswith("1 row in ")
