@@ -13,13 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bench.commits import commits as many_commits
 from grouptrail.config import Config

@@ -477,11 +477,7 @@ PACKAGES = {
                 "audit: 1 package audited, 1 known vulnerability; 1 not audited",
             ],
         ),
-        (
-            ["private"],
-            2,
-            ["audit: not known, the index has none of the 1 packages"],
-        ),
+        (["private"], 2, ["audit: not known, the index has none of the 1 packages"]),
     ],
 )
 def test_audit_reports_packages_that_the_index_lacks_and_audits_the_others(

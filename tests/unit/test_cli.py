@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -390,28 +390,30 @@ def test_lag_commands_without_consumer_lag_table_print_one_line_error(command: l
 # --- serve --------------------------------------------------------------------------------------------------
 
 
-def serving(warehouse: Path) -> list[str]:
-    """Return the serve command, listening on a free port."""
-    arguments = ["serve", "--listen", "127.0.0.1:0", "--warehouse", str(warehouse)]
-    return [sys.executable, "-m", "grouptrail", *arguments]
+@contextlib.contextmanager
+def serving(
+    *command: str, warehouse: Path, ended_by: signal.Signals = signal.SIGINT, environ: Mapping[str, str] = os.environ
+) -> Iterator[Callable[[], str]]:
+    """Run a command that serves on a free port, until the block's end; yield what reads a line of its stderr."""
+    options = ["--listen", "127.0.0.1:0", "--warehouse", str(warehouse)]
+    run = [sys.executable, "-m", "grouptrail", *command, *options]
+    with subprocess.Popen(run, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            assert process.stderr is not None
+            yield process.stderr.readline
+            process.send_signal(ended_by)
+            assert process.wait(timeout=60) == 128 + ended_by
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_serve_answers_healthz_until_sigint(tmp_path: Path) -> None:
     """/healthz answers even while the warehouse has no tables yet."""
-    command = serving(tmp_path)
-    command += ["--also-as", "kminion,burrow"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        first_line = process.stderr.readline()
-        url = first_line.removeprefix("serving ").split("/metrics")[0]
+    with serving("serve", "--also-as", "kminion,burrow", warehouse=tmp_path) as next_line:
+        url = next_line().removeprefix("serving ").split("/metrics")[0]
         with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
             assert answer.status == 200
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
-    finally:
-        process.kill()
-        process.stderr.close()
 
 
 def opening(tmp_path: Path, browser: str) -> tuple[str, list[str]]:
@@ -420,22 +422,14 @@ def opening(tmp_path: Path, browser: str) -> tuple[str, list[str]]:
     script = tmp_path / "browser"
     script.write_text(f'#!/bin/sh\necho "$1" > "{visited}.part" && /bin/mv "{visited}.part" "{visited}"\n')
     script.chmod(0o755)
-    command = [sys.executable, "-m", "grouptrail", "open", "--listen", "127.0.0.1:0", "--warehouse", str(tmp_path)]
     environ = {**os.environ, "BROWSER": browser.format(script=script), "PATH": str(tmp_path), "DISPLAY": ""}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
-    try:
-        assert process.stderr is not None
-        lines = [process.stderr.readline()]
+    with serving("open", warehouse=tmp_path, environ=environ) as next_line:
+        lines = [next_line()]
         if "{script}" not in browser:
-            lines.append(process.stderr.readline())
+            lines.append(next_line())
         deadline = time.monotonic() + scaled(60)
         while "{script}" in browser and not visited.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
-    finally:
-        process.kill()
-        process.stderr.close()
     return visited.read_text().strip() if visited.exists() else "", lines
 
 
@@ -468,17 +462,8 @@ def test_serve_port_in_use_or_unknown_also_as_exits_1_with_message(tmp_path: Pat
 
 def test_serve_sigterm_exits_143_without_traceback(tmp_path: Path) -> None:
     """SIGTERM is how systemd and Kubernetes stop a service: it is not an error."""
-    command = serving(tmp_path)
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        process.stderr.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 143
-        assert process.stderr.read().count("Traceback") == 0
-    finally:
-        process.kill()
-        process.stderr.close()
+    with serving("serve", warehouse=tmp_path, ended_by=signal.SIGTERM) as next_line:
+        next_line()
 
 
 @pytest.mark.parametrize(

@@ -214,12 +214,7 @@ def test_snapshot_after_a_start_reads_no_batches_that_history_had_processed(conf
 def test_snapshot_ignores_rows_of_other_clusters(config: Config) -> None:
     """Even if their samples are newer and in the same file."""
     other = {"cluster": "other", "group_id": "theirs"}
-    lay(
-        config,
-        "consumer_lag",
-        lag_row(1, sampled_at=now() - timedelta(seconds=100)),
-        lag_row(**other),
-    )
+    lay(config, "consumer_lag", lag_row(1, sampled_at=now() - timedelta(seconds=100)), lag_row(**other))
     lay(config, "offset_commits", commit(0), commit(0, **other))
     lay(config, "ingest_progress", progress(0, 10), progress(0, 99, cluster="other"))
     lay(config, "group_states", {**OPEN, **other, "state": "Stable"})

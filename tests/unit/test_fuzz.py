@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from grouptrail.config import Config, ConfigError, load_config
 from grouptrail.config.model import CLIENT_SECTIONS, GROUPTRAIL_SECTIONS
@@ -21,7 +20,7 @@ from grouptrail.decode.lines import arriving_lines, decode_lines
 from grouptrail.decode.rows import encode_row
 from grouptrail.decode.sources.segments import SegmentSummary, read_partition
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
-from support import strategies
+from support import record_batches, strategies
 from support.fuzz import FUZZ, for_seconds
 
 pytestmark = pytest.mark.full
@@ -96,10 +95,8 @@ def test_fuzz_decode_lines_each_line_is_answered_by_one_line_of_json() -> None:
 
 
 def batch(first: int, count: int, codec: int) -> bytes:
-    builder = DefaultRecordBatchBuilder(2, codec, False, -1, -1, -1, 1 << 20)
-    for index in range(count):
-        builder.append(index, 1_700_000_000_000, b"key-%d" % (first + index), b"value" * 10, [])
-    return first.to_bytes(8, "big") + bytes(builder.build())[8:]
+    records = [(b"key-%d" % offset, b"value" * 10) for offset in range(first, first + count)]
+    return record_batches.batch(first, records, codec=codec)
 
 
 DAMAGE = st.tuples(

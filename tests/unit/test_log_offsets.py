@@ -314,10 +314,7 @@ def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -
     """The job creates the table if the decode job has not run yet."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
-    options = {
-        "kafka.bootstrap.servers": "kafka:9092",
-        **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
-    }
+    options = OPTIONS | selection_of(config)
     del options["held_back"]
     assert rows_of(options) == {}
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
@@ -330,10 +327,7 @@ def test_log_offsets_offsets_topic_has_rows_only_where_a_transaction_is_open_or_
     """Also before any commit; a partition that a group commits to always has a row."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits")
-    options = {
-        "kafka.bootstrap.servers": "kafka:9092",
-        **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
-    }
+    options = OPTIONS | selection_of(config)
     rows = rows_of(options)
     assert {at[1]: (row["last_stable_offset"], row["error"]) for at, row in rows.items()} == {
         1: (5, None),
@@ -349,14 +343,7 @@ def test_log_offsets_offsets_topic_is_left_out_where_no_broker_answers(
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
     cluster.states = {"kafka:9092": KafkaUnreachableError("down")}
-    assert set(
-        rows_of(
-            {
-                "kafka.bootstrap.servers": "kafka:9092",
-                **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
-            }
-        )
-    ) == {("orders", 0)}
+    assert set(rows_of(OPTIONS | selection_of(config))) == {("orders", 0)}
 
 
 def owned(topic: str, partition: int, **more: object) -> dict[str, object]:
@@ -367,10 +354,7 @@ def test_log_offsets_partitions_that_members_own_are_sampled_without_a_commit(tm
     """Clients commit only where they have read; a Connect task is no partition."""
     config = Config(warehouse=str(tmp_path), cluster="c")
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
-    options = {
-        "kafka.bootstrap.servers": "kafka:9092",
-        **which_partitions(warehouse_of(config), job_settings.log_offsets(config)),
-    }
+    options = OPTIONS | selection_of(config)
     del options["held_back"]
     assert set(rows_of(options)) == {("orders", 0)}  # there is no history yet
     generation = {"group_kind": "classic", "cluster": "c", "is_open": True, "open_bucket": 1}

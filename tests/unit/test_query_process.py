@@ -63,10 +63,7 @@ def test_result_is_that_of_grouptrail_sql(example: Config, text: str) -> None:
 )
 def test_wrong_query_gets_the_line_of_grouptrail_sql(example: Config, text: str) -> None:
     messages = []
-    for answer in (
-        lambda: list(run_query(sql_context(example), text)[1]),
-        lambda: run(example, text),
-    ):
+    for answer in (lambda: list(run_query(sql_context(example), text)[1]), lambda: run(example, text)):
         with pytest.raises(GrouptrailError) as caught:
             answer()
         messages.append(str(caught.value))

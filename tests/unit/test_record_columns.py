@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,59 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.errors import CorruptRecordError
-from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
-from kafka.record.util import calc_crc32c
 
 from grouptrail.kafka.record_columns import fetched, within
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
-
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
-NOW = 1_700_000_000_000
-
-Pair = tuple[bytes | None, bytes | None]
+from support.record_batches import ABORT, CODECS, COMMIT, NOW, Pair, batch, marker, seal
 
 
 @dataclass(frozen=True)
 class Aborted:
     producer_id: int
     first_offset: int
-
-
-def batch(
-    first: int, records: Sequence[Pair], *, codec: int = 0, producer: int = -1, append_time: bool = False
-) -> bytes:
-    """Return a batch with records at offsets from `first` on, a millisecond apart."""
-    epoch = 0 if producer >= 0 else -1
-    builder = DefaultRecordBatchBuilder(2, codec, producer >= 0, producer, epoch, epoch, 1 << 20)
-    for index, (key, value) in enumerate(records):
-        builder.append(index, NOW + first + index, key, value, [("header", b"x")] if index % 2 else [])
-    built = bytearray(builder.build())
-    if append_time:
-        built[22] |= 0x08
-        sealed(built)
-    return at(built, first)
-
-
-def sealed(built: bytearray) -> None:
-    built[17:21] = calc_crc32c(memoryview(built)[21:]).to_bytes(4, "big")
-
-
-def at(built: bytes | bytearray, offset: int) -> bytes:
-    """Set the base offset, which the CRC does not cover because brokers write it."""
-    return offset.to_bytes(8, "big") + bytes(built[8:])
-
-
-def marker(offset: int, producer: int, kind: bytes) -> bytes:
-    """Return the control batch that ends a producer's transaction."""
-    builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, -1, 1 << 20)
-    builder.append(0, NOW + offset, kind, b"\0\0\0\0\0\0", [])
-    built = bytearray(builder.build())
-    built[22] |= 0x20
-    sealed(built)
-    return at(built, offset)
 
 
 def rows(content: bytes, offset: int = 0, aborted: Iterable[Aborted] = ()) -> tuple[list[Any], int]:
@@ -193,7 +152,7 @@ def test_fetched_damaged_records_with_a_right_crc_raise_or_stay_within_their_byt
     content = bytearray(batch(0, [(b"key", b"value" * 30), (None, b""), (b"k", None)]))
     where = data.draw(st.integers(61, len(content) - 1))
     content[where] = data.draw(st.integers(0, 255))
-    sealed(content)
+    seal(content)
     try:
         records = fetched(3, 0, bytes(content), ()).records
     except CorruptRecordError:

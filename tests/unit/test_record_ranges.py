@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka import errors as client_errors
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from grouptrail.decode.tasks import shares
 from grouptrail.kafka import record_ranges
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.kafka.record_ranges import Progress, RecordRanges
+from support.record_batches import batch
 
 SETTINGS = {"bootstrap.servers": "kafka:9092"}
 OUT_OF_RANGE, NOT_LEADER, DENIED = 1, 6, 29
@@ -28,12 +28,7 @@ WHOLE = LogBounds(0, 100, 100)
 
 def content(*offsets: int) -> bytes:
     """Return a batch of one record for each offset."""
-    batches = b""
-    for offset in offsets:
-        builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-        builder.append(0, 1_700_000_000_000, b"key", b"%d" % offset, [])
-        batches += offset.to_bytes(8, "big") + bytes(builder.build())[8:]
-    return batches
+    return b"".join(batch(offset, [(b"key", b"%d" % offset)]) for offset in offsets)
 
 
 def answer(records: bytes = b"", *, partition: int = 0, error: int = 0) -> Any:

@@ -30,10 +30,7 @@ REMEDY = "run grouptrail doctor"
             ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.rdd.RDD\n",
             "Job aborted",
         ),
-        (
-            f"{PYTHON}pyspark.errors.exceptions.captured.Exception: no column\n\nJVM stacktrace:\n",
-            "no column",
-        ),
+        (f"{PYTHON}pyspark.errors.exceptions.captured.Exception: no column\n\nJVM stacktrace:\n", "no column"),
         (f"{PYTHON}KeyError\n", "KeyError"),
         (
             f"{PYTHON}pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python "

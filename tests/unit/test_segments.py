@@ -8,43 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
-from kafka.record.util import calc_crc32c
 
 from grouptrail.decode.sources import ingest
 from grouptrail.decode.sources.segments import SegmentsError, SegmentSummary, partition_folders, read_partition
-
-CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+from support import record_batches
+from support.record_batches import ABORT, CODECS, COMMIT, NOW, marker
 
 Segment = Callable[..., Path]
 
 
 def batch(first: int, count: int = 1, *, codec: int = 0, producer: int = -1) -> bytes:
-    """Return a batch with records `key-N` at offsets from `first` on, a millisecond apart, optionally
-    transactional."""
-    epoch = 0 if producer >= 0 else -1
-    builder = DefaultRecordBatchBuilder(2, codec, producer >= 0, producer, epoch, epoch, 1 << 20)
-    for index in range(count):
-        key, value = b"key-%d" % (first + index), b"value" * 40
-        builder.append(index, 1_700_000_000_000 + first + index, key, value, [])
-    return at(builder.build(), first)
-
-
-def at(built: bytes, offset: int) -> bytes:
-    """Set the base offset, which the CRC does not cover because brokers write it."""
-    return offset.to_bytes(8, "big") + bytes(built[8:])
-
-
-def marker(offset: int, producer: int, kind: bytes) -> bytes:
-    """Return the control batch that ends a producer's transaction."""
-    builder = DefaultRecordBatchBuilder(2, 0, True, producer, 0, -1, 1 << 20)
-    builder.append(0, 1_700_000_000_000 + offset, kind, b"\0\0\0\0\0\0", [])
-    built = bytearray(builder.build())
-    built[22] |= 0x20  # a control batch; the CRC is over it
-    built[17:21] = calc_crc32c(memoryview(built)[21:]).to_bytes(4, "big")
-    return at(built, offset)
+    """Return a batch with records `key-N` at offsets from `first` on."""
+    records = [(b"key-%d" % offset, b"value" * 40) for offset in range(first, first + count)]
+    return record_batches.batch(first, records, codec=codec, producer=producer)
 
 
 @pytest.fixture
@@ -77,11 +54,8 @@ def test_read_partition_every_compression_codec_is_read(segment: Segment, codec:
 
 
 def test_read_partition_tombstone_has_no_value(segment: Segment) -> None:
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    builder.append(0, 7, b"key", None, [])
-    assert list(read_partition([segment(bytes(builder.build()))], SegmentSummary())) == [
-        (0, 7, b"key", None, False, 0)
-    ]
+    path = segment(record_batches.batch(0, [(b"key", None)]))
+    assert list(read_partition([path], SegmentSummary())) == [(0, NOW, b"key", None, False, 0)]
 
 
 def test_read_partition_returns_only_committed_transactions(segment: Segment) -> None:
@@ -145,8 +119,7 @@ def test_read_partition_overlapping_segments_return_each_record_once(segment: Se
 
 
 def test_read_partition_batch_emptied_by_compaction_only_moves_the_end(segment: Segment) -> None:
-    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
-    offsets, summary = read(segment(batch(0), at(builder.build(), 5)))
+    offsets, summary = read(segment(batch(0), batch(5, 0)))
     assert (offsets, summary.end) == ([0], 6)
 
 

@@ -245,13 +245,7 @@ def test_show_group_unknown_group_suggests_one_without_members(standalone: Confi
 
 @pytest.mark.parametrize(
     ("numbers", "text"),
-    [
-        ([], ""),
-        ([3], "3"),
-        ([7, 2, 1, 0, 3], "0-3,7"),
-        ([0, 2, 4], "0,2,4"),
-        ([-1, 0, 1], "-1,0-1"),
-    ],
+    [([], ""), ([3], "3"), ([7, 2, 1, 0, 3], "0-3,7"), ([0, 2, 4], "0,2,4"), ([-1, 0, 1], "-1,0-1")],
 )
 def test_ranges_lists_partitions_ascending_with_runs_joined(numbers: list[int], text: str) -> None:
     """Ascending; the connector itself is no part of a range."""

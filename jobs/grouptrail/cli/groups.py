@@ -145,10 +145,7 @@ def timeline(
     print_now(f"{out}: open it in a browser")
 
 
-def report(
-    options: ConfigOptions,
-    out: OutputFile = Path("report.html"),
-) -> None:
+def report(options: ConfigOptions, out: OutputFile = Path("report.html")) -> None:
     """Write a report on the cluster as one HTML file: verdicts, rebalance storms, worst lag, dormant groups."""
     config = options.load_stored()
     from grouptrail.report.page import write

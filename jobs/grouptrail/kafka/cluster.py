@@ -45,12 +45,7 @@ BOUND_REQUESTS = (
 )
 
 # Why a broker returns no offset of a partition, by error code; other codes are reported by name.
-_NO_OFFSET = {
-    3: TOPIC_DELETED,
-    5: "leader not available",
-    6: "not led by this broker",
-    29: DESCRIBE_DENIED,
-}
+_NO_OFFSET = {3: TOPIC_DELETED, 5: "leader not available", 6: "not led by this broker", 29: DESCRIBE_DENIED}
 
 _NO_ANSWER = (client_errors.IncompatibleBrokerVersion, client_errors.RequestTimedOutError)
 _DENIED = (client_errors.AuthorizationError, *LOGIN_REFUSED)

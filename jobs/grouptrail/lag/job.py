@@ -111,14 +111,7 @@ def start_after_loss(context: JobContext[LagSettings]) -> Start:
     return {"version": min(later, default=versions[0][0]), "after": f"{newest.isoformat()}Z"}
 
 
-def keep_published(
-    state: LagState,
-    query: Query,
-    feed: LagFeed,
-    log: Log,
-    *,
-    interval_seconds: float,
-) -> None:
+def keep_published(state: LagState, query: Query, feed: LagFeed, log: Log, *, interval_seconds: float) -> None:
     """Publish the lag at the newest sample whenever there are new commits, for as long as the query runs.
 
     `interval_seconds` is the time between samples.

@@ -21,12 +21,7 @@ import pyarrow as pa
 from grouptrail.console.progress import Log, waiting
 from grouptrail.decode.progress import refuse_other_source
 from grouptrail.decode.schema import TABLES
-from grouptrail.decode.sources.segments import (
-    MAX_BATCH_BYTES,
-    SegmentsError,
-    SegmentSummary,
-    read_partition,
-)
+from grouptrail.decode.sources.segments import MAX_BATCH_BYTES, SegmentsError, SegmentSummary, read_partition
 from grouptrail.decode.tasks import ByTask
 from grouptrail.decode.writer import TaskRecords, write_records
 from grouptrail.kafka.record_columns import Record, of_records
