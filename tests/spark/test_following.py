@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -24,7 +23,7 @@ from grouptrail.storage.following import Appends, Query, TableQuery, _Place, fol
 from grouptrail.storage.rows_by_version import RowsByVersion
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.warehouse import Warehouse
-from support.deadlines import scaled
+from support.deadlines import until
 
 pytestmark = pytest.mark.spark
 
@@ -74,13 +73,6 @@ class Copy:
     def _follow(self, *, once: bool) -> Query:
         how = {"process": self.process, "once": once, "is_written_here": not once, "every_seconds": 0.1}
         return follow(self._appends, self._checkpoint, **how)
-
-
-def until(is_reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + scaled(60)
-    while not is_reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def append(warehouse: Warehouse, *offsets: int, elsewhere: bool = False) -> None:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 import pytest
 
 from grouptrail.spark import jvm
-from support.deadlines import scaled
+from support.deadlines import scaled, until
 
 DEADLINE_SECONDS = scaled(60)
 POLL_SECONDS = 0.02
@@ -103,13 +103,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(one.process.pid, signal.SIGKILL)
         one.process.wait()
-
-
-def until(happens: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not happens():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(POLL_SECONDS)
 
 
 def test_start_session_shows_no_setting_on_a_command_line_and_leaves_no_file(start: Callable[..., Started]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Callable
 from functools import cache
 
 from grouptrail.spark.java import find_java
@@ -26,3 +27,11 @@ def slowness() -> float:
 def scaled(seconds: float) -> float:
     """Return the deadline for something that takes at most `seconds` on two idle cores."""
     return seconds * slowness()
+
+
+def until(happens: Callable[[], object]) -> None:
+    """Wait until a condition holds; fail if that takes more than a minute on two idle cores."""
+    deadline = time.monotonic() + scaled(60)
+    while not happens():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)

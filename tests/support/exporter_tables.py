@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,12 +101,3 @@ def figures(families: list[Family], name: str) -> dict[tuple[str, ...], float]:
     family = next(family for family in families if family.name == name)
     rows = family.rows.select([*family.labels.values(), "value"]).to_pylist()
     return {tuple(str(value) for value in row.values())[:-1]: row["value"] for row in rows}
-
-
-def until(happens: Callable[[], object]) -> None:
-    """Wait until a condition holds, at most until the deadline."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    tick = threading.Event()
-    while not happens():
-        assert time.monotonic() < deadline, "it did not happen"
-        tick.wait(0.01)

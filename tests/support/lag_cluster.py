@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -14,10 +13,9 @@ from grouptrail.config import Config
 from grouptrail.lag import groups
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.lineage import SourceVersion, noted
-from grouptrail.storage.schema import table_schema
 from support import small_tables
+from support.lag_samples import LOGS, at, log
 
-LOGS = table_schema("log_offsets")
 _GROUPS, _PARTITIONS, _OF_TOPIC = 12, 5, 3
 
 
@@ -34,10 +32,6 @@ def store_commits(config: Config, rows: pa.Table, *sources: SourceVersion) -> No
     write_deltalake(
         warehouse_of(config).table("committed_offsets").path, rows, mode="overwrite", commit_properties=of
     )
-
-
-def _at(seconds: float) -> datetime:
-    return small_tables.NOON + timedelta(seconds=seconds)
 
 
 def _group_row(number: int) -> dict[str, Any]:
@@ -59,14 +53,14 @@ class LagCluster:
         self._offset = 0
         self._committed: dict[tuple[int, int], int] = {}
         stated = [number for number in range(_GROUPS) if self._random.random() < 0.7]
-        started = {"started_at": _at(-600), "is_open": True, "open_bucket": 1}
+        started = {"started_at": at(-600), "is_open": True, "open_bucket": 1}
         states = [
             _group_row(number) | started | {"state": self._random.choice(["Stable", "Empty"])} for number in stated
         ]
         small_tables.lay(config, "group_states", *states)
         generation = {"protocol_type": "consumer", "group_kind": "classic", "members": []}
         small_tables.lay(config, "generations", *(_group_row(number) | started | generation for number in stated))
-        owned = {"topic": "orders", "partition": 2, "owned_from": _at(-600), "is_open": True, "open_bucket": 1}
+        owned = {"topic": "orders", "partition": 2, "owned_from": at(-600), "is_open": True, "open_bucket": 1}
         small_tables.lay(config, "partition_ownership", *(_group_row(number) | owned for number in stated[::2]))
 
     def sample(self, seconds: float) -> pa.Table:
@@ -80,21 +74,14 @@ class LagCluster:
                     offset = self._committed.get((group, partition), 100) + self._random.randint(-3, 12)
                     self._committed[group, partition] = offset
                     row = {"topic": "orders", "partition": partition, "record_offset": self._offset}
-                    row |= {"record_at": _at(seconds - 1), "commit_at": _at(seconds - 1)}
+                    row |= {"record_at": at(seconds - 1), "commit_at": at(seconds - 1)}
                     is_tombstone = self._random.random() < 0.05
                     row |= {"committed_offset": None if is_tombstone else offset, "is_tombstone": is_tombstone}
                     rows.append(_group_row(group) | row)
         small_tables.lay(self._config, "offset_commits", *rows)
-        where = {
-            "cluster": self._config.cluster,
-            "topic": "orders",
-            "asked_at": _at(seconds),
-            "sampled_at": _at(seconds),
-        }
         end = 150 + round(seconds)
         logs = [
-            where | {"partition": partition, "log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
-            for partition in range(_OF_TOPIC)
+            log(seconds, end, cluster=self._config.cluster, partition=partition) for partition in range(_OF_TOPIC)
         ]
         sample = pa.Table.from_pylist(logs, LOGS)
         write_deltalake(warehouse_of(self._config).table("log_offsets").path, sample, mode="append")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +10,8 @@ import pyarrow as pa
 from grouptrail.lag.calculator import LagCalculator, Rules
 from grouptrail.lag.positions import COMMITS
 from grouptrail.storage.schema import table_schema
+from support.small_tables import NOON
 
-NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 LOGS = table_schema("log_offsets")
 SECOND = 1_000_000
 

@@ -22,7 +22,7 @@ from grouptrail import cli
 from grouptrail.cli.command import EXIT_BUG, EXIT_ERROR, EXIT_PIPE, EXIT_USAGE, report_errors
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
-from support.deadlines import scaled
+from support.deadlines import scaled, until
 
 KEY = "0002000167"
 COMMANDS = (
@@ -425,11 +425,10 @@ def opening(tmp_path: Path, browser: str) -> tuple[str, list[str]]:
     environ = {**os.environ, "BROWSER": browser.format(script=script), "PATH": str(tmp_path), "DISPLAY": ""}
     with serving("open", warehouse=tmp_path, environ=environ) as next_line:
         lines = [next_line()]
-        if "{script}" not in browser:
+        if "{script}" in browser:
+            until(visited.exists)
+        else:
             lines.append(next_line())
-        deadline = time.monotonic() + scaled(60)
-        while "{script}" in browser and not visited.exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
     return visited.read_text().strip() if visited.exists() else "", lines
 
 

@@ -30,7 +30,8 @@ from grouptrail.snapshot import reader as snapshots
 from grouptrail.snapshot.reader import SnapshotReader
 from grouptrail.snapshot.state import ClusterState
 from grouptrail.snapshot.summary import combine
-from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, now, until
+from support.deadlines import until
+from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, now
 from support.from_config import exporter_of, snapshot_reader
 from support.small_tables import lay
 from support.web_client import Site

@@ -36,6 +36,7 @@ from grouptrail.exporter.service import Exporter
 from grouptrail.http import connections
 from grouptrail.snapshot.reader import STALE_SECONDS
 from support.certificates import self_signed
+from support.deadlines import until
 from support.exporter_tables import (
     DEADLINE_SECONDS,
     LONG_TOPIC,
@@ -47,7 +48,6 @@ from support.exporter_tables import (
     lay_everything,
     now,
     progress,
-    until,
 )
 from support.from_config import exporter_of
 from support.prometheus_server import tool

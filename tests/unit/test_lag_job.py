@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,11 @@ from grouptrail.lag.state import PUBLISHED, LagState, split_samples
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.table import Table
-from support import small_tables
+from support import lag_samples, small_tables
 from support.contexts import lag_inputs
 from support.lag_cluster import lay_empty
+from support.lag_samples import LOGS, at
 
-NOON = small_tables.NOON
-LOGS = table_schema("log_offsets")
 COMMITTED = table_schema("committed_offsets")
 
 
@@ -35,10 +33,6 @@ def config(tmp_path: Path) -> Config:
     config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
     lay_empty(config)
     return config
-
-
-def at(seconds: float) -> datetime:
-    return NOON + timedelta(seconds=seconds)
 
 
 def commit(config: Config, seconds: float, offset: int | None, **more: Any) -> None:
@@ -56,9 +50,7 @@ def live(seconds: float, offset: int | None) -> pa.Table:
 
 
 def log(seconds: float, end: int, partition: int = 0) -> dict[str, Any]:
-    where = {"cluster": "default", "topic": "orders", "partition": partition}
-    times = {"asked_at": at(seconds), "sampled_at": at(seconds)}
-    return where | times | {"log_start_offset": 0, "last_stable_offset": end, "log_end_offset": end}
+    return lag_samples.log(seconds, end, partition=partition, cluster="default")
 
 
 def new_state(config: Config) -> LagState:

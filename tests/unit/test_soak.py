@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,18 +20,11 @@ import pytest
 from servers.object_store import Throttle
 from servers.proxy import GARBAGE, Proxy
 from soak.faults import plan, slow_clients
-from support.deadlines import scaled
+from support.deadlines import scaled, until
 
 FATAL = ["kill -9 of the driver", "restart of the pipeline"]
 OTHERS = [f"fault {number}" for number in range(9)]
 DEADLINE_SECONDS = scaled(20)
-
-
-def await_that(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 # --- the plan ------------------------------------------------------------------------------------------------
@@ -133,7 +125,7 @@ def test_slow_clients_stay_connected_half_of_them_in_a_request() -> None:
                             begun[client] += client.recv(1 << 16)
                     return sum(map(bool, begun.values())) == 5
 
-                await_that(are_there)
+                until(are_there)
                 assert all(b"\r\n\r\n" not in content for content in begun.values())
             for client in clients:
                 client.setblocking(True)

@@ -15,7 +15,8 @@ from grouptrail.exporter.service import Exporter
 from grouptrail.http.access import Access
 from grouptrail.runtime.serving import exporter_with_pages
 from support.certificates import self_signed
-from support.exporter_tables import configured, lay_everything, until
+from support.deadlines import until
+from support.exporter_tables import configured, lay_everything
 from support.web_client import fetched
 
 TOKEN = "0123456789abcdef-token"

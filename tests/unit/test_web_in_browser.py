@@ -13,7 +13,8 @@ from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
 from support import sample_groups, small_tables
 from support.chromium import Browser, Page
-from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress, until
+from support.deadlines import until
+from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress
 from support.small_tables import lay
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"

@@ -105,9 +105,7 @@ def columns_of(partition: int, batches: Iterable[Any]) -> Iterator[pa.RecordBatc
 def _old(partition: int, batches: list[Any]) -> pa.RecordBatch:
     """Return the records of message formats 0 and 1, which came before Kafka 0.11, transactions and epochs."""
     records = (one for batch in batches for one in batch)
-    return of_records(
-        partition, [(one.offset, one.timestamp or 0, one.key, one.value, False, -1) for one in records]
-    )
+    return of_records(partition, [(one.offset, one.timestamp or 0, one.key, one.value, False, -1) for one in records])
 
 
 def of_records(partition: int, records: Sequence[Record]) -> pa.RecordBatch:
