@@ -192,7 +192,7 @@ def test_read_partition_batch_above_the_limit_is_a_fault_and_the_next_ones_are_r
 
 def test_arrow_batches_of_large_records_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "_BYTES_A_BATCH", 250)
-    records = [(offset, 0, b"k" * 50, b"v" * 50, offset == 3, None) for offset in range(7)]
+    records = [(offset, 0, b"k" * 50, b"v" * 50, offset == 3, -1) for offset in range(7)]
     batches = list(ingest._arrow(3, records))
     assert [len(part) for part in batches] == [3, 3, 1]
     rows = [row for part in batches for row in part.to_pylist()]

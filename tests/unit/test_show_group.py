@@ -162,7 +162,7 @@ def test_show_group_coordinator_partition_mismatch_is_reported(warehouse: Config
     lay(
         warehouse,
         "generations",
-        {"cluster": "grown", "generation": 0, "group_kind": "classic", "record_partition": 8},
+        {"cluster": "grown", "generation": 0, "group_kind": "classic", "record_partition": 8, "member_count": 0},
     )
     lay(warehouse, "ingest_progress", {"cluster": "grown", "record_partition": 49})
     grown = warehouse.model_copy(update={"cluster": "grown"})

@@ -204,7 +204,7 @@ def _described(group: Row) -> Iterator[Block]:
 
 
 def _no_members(generations: list[Row]) -> str:
-    is_known = generations[0]["member_count"] is not None
+    is_known = not generations or generations[0]["member_count"] is not None
     return "no members" if is_known else "no members that can be decoded: docs/undecodable.md"
 
 
