@@ -651,6 +651,7 @@ def _removal(true: str | None, note: str) -> Fact:
 
 
 def _rebalances(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
+    truth = _Truth(_without_downgrades(truth.moments))
     expected = {
         truth.moments[index].offset: index
         for index in truth.starts
@@ -663,6 +664,34 @@ def _rebalances(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
             yield from _rebalance(truth, match[1], match[2], list(expected.values()))
 
 
+def _without_downgrades(moments: Sequence[Moment]) -> list[Moment]:
+    """Let a downgrade, which keeps the generation's number, be part of it, and its reasons those of the next one."""
+    kept: list[Moment] = []
+    reasons = frozenset[str]()
+    for moment in moments:
+        if kept and _is_downgrade(kept[-1], moment):
+            reasons |= moment.reasons
+            kept.append(replace(moment, is_new_generation=False))
+            continue
+        reasons = reasons if moment.kind is not None else frozenset()
+        kept.append(replace(moment, reasons=moment.reasons | reasons) if moment.is_new_generation else moment)
+        reasons = frozenset() if moment.is_new_generation else reasons
+    return kept
+
+
+def _is_downgrade(before: Moment, moment: Moment) -> bool:
+    return (before.kind, moment.kind) == ("consumer", "classic") and before.generation == moment.generation
+
+
+def _left_by_downgrade(truth: _Truth, index: int) -> set[str]:
+    """Members whose leaving downgraded the group in the generation before."""
+    at = index - 1
+    while at > 0 and not truth.moments[at].is_new_generation and not _is_downgrade(*truth.moments[at - 1 : at + 1]):
+        at -= 1
+    before, moment = truth.moments[max(at, 1) - 1], truth.moments[max(at, 0)]
+    return before.members.keys() - moment.members.keys() if _is_downgrade(before, moment) else set()
+
+
 def _rebalance(truth: _Truth, index: int, row: Row, all_of_them: list[int]) -> Iterator[Fact]:
     moment, before, window = truth.moments[index], truth.before(index), truth.window(index)
     where = f"rebalance to {moment.generation} at {moment.offset}"
@@ -672,7 +701,8 @@ def _rebalance(truth: _Truth, index: int, row: Row, all_of_them: list[int]) -> I
     joined = (moment.members.keys() - had.keys()) | (early & moment.members.keys())
     stayed = moment.members.keys() & had.keys()
     yield _compare("rebalance.members_joined", sorted(joined), row["members_joined"], where)
-    yield _compare("rebalance.members_left", sorted(had.keys() - moment.members.keys()), row["members_left"], where)
+    left = (had.keys() - moment.members.keys()) | _left_by_downgrade(truth, index)
+    yield _compare("rebalance.members_left", sorted(left), row["members_left"], where)
     changed = sorted(name for name in stayed if sorted(had[name].topics) != sorted(moment.members[name].topics))
     yield _compare("rebalance.subscriptions_changed", changed, row["subscriptions_changed"], where)
     previous = truth.previous_start(index)
@@ -734,8 +764,9 @@ def _counts(truth: _Truth, index: int, row: Row, where: str) -> Iterator[Fact]:
     for one in window:
         now = _holders(one)
         taken = {place for place, name in now.items() if holders.get(place) != name}
-        kept -= taken | (holders.keys() - now.keys())
-        given_up = (given_up | (holders.keys() - now.keys())) - taken
+        if one.kind == first.kind:  # what a downgrade takes away is a matter of the next rebalance
+            kept -= taken | (holders.keys() - now.keys())
+            given_up = (given_up | (holders.keys() - now.keys())) - taken
         added += len(taken - last_owner.keys())
         moved += sum(
             last_owner.get(place, _identity(one, now[place])) != _identity(one, now[place]) for place in taken

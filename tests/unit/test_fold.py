@@ -68,13 +68,12 @@ def test_fold_classic_group_member_joins_fills_every_history_table() -> None:
 def test_fold_departed_member_ending_depends_on_timeout_and_instance_id(
     state_at: int, more: dict[str, str], ended: str, cause: str
 ) -> None:
-    """The session timeout proves the ending."""
-    rows = fold_rows(
-        [
-            classic(1, 1_000, 3, {"a": {"orders": [0]}, "b": member({"orders": [1]}, **more)}),
-            classic(2, state_at + 5, 4, {"a": {"orders": [0, 1]}}, state_at=state_at),
-        ]
-    )
+    """The session timeout proves the ending, under one coordinator."""
+    log = [
+        classic(1, 1_000, 3, {"a": {"orders": [0]}, "b": member({"orders": [1]}, **more)}),
+        classic(2, state_at + 5, 4, {"a": {"orders": [0, 1]}}, state_at=state_at),
+    ]
+    rows = fold_rows(record._replace(leader_epoch=3) for record in log)
     [left] = [row for row in of(rows, "memberships") if row["member_id"] == "b"]
     assert (left["ended"], left["left_at"], left["began"]) == (ended, state_at, "there")
     assert of(rows, "rebalances")[-1]["cause"] == cause
@@ -165,6 +164,7 @@ def test_fold_connect_tasks_reassigned_after_the_delay_count_as_moved(
         classic(3, 10_000, 3, {"a": worker({"late": [-1]}, had={"sink": [-1]}, delay_ms=2_000)}, **CONNECT),
         classic(4, 12_000, 4, {"a": worker(started, had={"sink": [-1], "late": [-1]})}, **CONNECT),
     ]
+    log = [record._replace(leader_epoch=3) for record in log]
     rows = fold_rows(log)
     *_, left, made, given = of(rows, "rebalances")
     assert (left["cause"], left["partitions_removed"]) == ("member_left", 2)

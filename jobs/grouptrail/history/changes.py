@@ -42,6 +42,12 @@ class Change:
         return None not in (self.before.kind, self.after.kind) and self.before.kind != self.after.kind
 
     @property
+    def is_downgrade(self) -> bool:
+        """Whether the classic protocol took over in the same generation, which is no rebalance: that one follows
+        (GMM.convertToClassicGroup)."""
+        return self.is_conversion and self.after.kind == "classic" and self.before.generation == self.after.generation
+
+    @property
     def skipped(self) -> int | None:
         """How many generations are missing in the log between the two; None where that is not known."""
         before, after = self.before, self.after

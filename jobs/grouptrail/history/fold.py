@@ -230,6 +230,9 @@ class _Fold:
             begin_generation(state, change, is_beginning=is_start)
             begin_rebalance(state, change)
             state.joined_before_epoch.clear()
+            state.left_before_rebalance.clear()
+        if change.is_downgrade:
+            state.left_before_rebalance.update(member.member_id for member in change.left)
         state.group = after
         count_partitions(state, change)
         update_memberships(state, change, is_beginning=is_start)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from grouptrail.history.causes import (
     Cause,
     Rebalance,
@@ -14,7 +16,7 @@ from grouptrail.history.causes import (
 from grouptrail.history.changes import Change
 from grouptrail.history.evidence import COMPACTED_NOTE, Evidence
 from grouptrail.history.generation_rows import origin
-from grouptrail.history.group import Group, Partition, owned_by_anyone, targeted
+from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
 from grouptrail.history.rows import RebalanceRow
 from grouptrail.history.state import FoldState, TargetBaseline
@@ -27,6 +29,9 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
     """Begin the row of a new generation's rebalance."""
     after, before = change.after, change.before
     if after.kind == "classic" and after.generation == 0:
+        return
+    if change.is_downgrade:
+        state.is_converted = True
         return
     rebalance = Rebalance.of(state, change)
     cause = cause_of(rebalance)
@@ -50,8 +55,8 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         cause=cause.name,
         certainty=cause.certainty,
         cause_note=cause.note,
-        members_joined=sorted(member.member_id for member in (*rebalance.joined, *(new for _, new in pairs))),
-        members_left=sorted(member.member_id for member in (*change.left, *(old for old, _ in pairs))),
+        members_joined=sorted({*_ids(rebalance.joined), *_ids(new for _, new in pairs)}),
+        members_left=sorted({*state.left_before_rebalance, *_ids(change.left), *_ids(old for old, _ in pairs)}),
         subscriptions_changed=sorted(member.member_id for member in change.resubscribed),
         skipped=0 if rebalance.is_beginning else change.skipped,
         previous_at=previous_at,
@@ -61,6 +66,10 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
     )
     state.rows.rebalance = row
     state.rows.mark(row)
+
+
+def _ids(members: Iterable[Member]) -> set[str]:
+    return {member.member_id for member in members}
 
 
 def settle_rebalances(state: FoldState, at: int) -> None:
@@ -91,7 +100,7 @@ def refine_cause(state: FoldState, change: Change) -> None:
 def update_rebalance(state: FoldState, change: Change) -> None:
     """Bring the newest row up to date until the group is stable again."""
     row = state.rows.rebalance
-    if row is None or row.ended_at is not None:
+    if row is None or row.ended_at is not None or change.is_downgrade:
         return
     state.rows.update(row, partitions_removed=len(state.given_up), partitions_kept=count_kept(state))
     if state.is_measured or change.after.kind == "classic":

@@ -82,7 +82,8 @@ class FoldState:
     - `taken_over`: how many partitions the newest rebalance gave to members;
     - `baseline`: the targets before a change of metadata, until new ones are computed;
     - `subscribed_since`: the time (ms) at which members first subscribed to a topic;
-    - `joined_before_epoch`: members that joined in an operation without a group epoch;
+    - `joined_before_epoch`: members that joined in an operation without a group epoch; `left_before_rebalance`:
+      members whose leaving downgraded the group;
     - `waiting`: members whose pattern has not been resolved: whether each `joined` with it or `resubscribed` to it;
     - `is_converted`: the newest generation is the first after a change of protocol;
     - `unconfirmed`: members of whom nothing has been read since a stop of more than a day; `unsure_from`: the first
@@ -118,6 +119,7 @@ class FoldState:
     baseline: TargetBaseline | None = None
     subscribed_since: dict[str, int] = field(default_factory=dict)
     joined_before_epoch: set[str] = field(default_factory=set)
+    left_before_rebalance: set[str] = field(default_factory=set)
     waiting: dict[str, str] = field(default_factory=dict)
     is_converted: bool = False
     unconfirmed: set[str] = field(default_factory=set)
@@ -146,7 +148,7 @@ class FoldState:
 
 _MUTABLE = (
     *("partition_counts", "owners", "revoked", "given_up", "kept_back", "withdrawn"),
-    *("subscribed_since", "joined_before_epoch", "waiting", "unconfirmed", "unnamed"),
+    *("subscribed_since", "joined_before_epoch", "left_before_rebalance", "waiting", "unconfirmed", "unnamed"),
 )
 
 
@@ -183,6 +185,7 @@ def encode_state(state: FoldState) -> str:
         "target_topic_ids": {} if state.baseline is None else dict(state.baseline.topic_ids),
         "subscribed_since": state.subscribed_since,
         "joined_before_epoch": sorted(state.joined_before_epoch),
+        "left_before_rebalance": sorted(state.left_before_rebalance),
         "waiting": state.waiting,
         "is_converted": state.is_converted,
         "unconfirmed": sorted(state.unconfirmed),
@@ -236,6 +239,7 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         else TargetBaseline(frozenset(_places(targets)), values.get("target_topic_ids", {})),
         subscribed_since=values.get("subscribed_since", {}),
         joined_before_epoch=set(values.get("joined_before_epoch", ())),
+        left_before_rebalance=set(values.get("left_before_rebalance", ())),
         # Before it was saved, all that had joined without an epoch were taken to wait.
         waiting=values.get("waiting", dict.fromkeys(values.get("joined_before_epoch", ()), "joined")),
         is_converted=values.get("is_converted", False),
