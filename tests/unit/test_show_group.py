@@ -130,6 +130,16 @@ def test_show_group_inferred_state_is_marked(warehouse: Config) -> None:
     assert "PreparingRebalance since 2026-03-04 12:04:00 UTC at the latest (inferred)" in shown(warehouse, at(4.5))
 
 
+@pytest.mark.parametrize(("stable", "is_held"), [(90, True), (100, False)])
+def test_show_group_says_what_an_open_transaction_holds_back(warehouse: Config, stable: int, is_held: bool) -> None:
+    """The group may have been deleted behind it: its tombstones cannot be read yet."""
+    of_partition = {"topic": "__consumer_offsets", "partition": 9, "log_end_offset": 100}
+    lay(warehouse, "log_offsets", {**of_partition, "sampled_at": at(9), "last_stable_offset": 100})
+    lay(warehouse, "log_offsets", {**of_partition, "sampled_at": at(10), "last_stable_offset": stable})
+    assert ("an open transaction holds back 10 records of that partition" in shown(warehouse)) == is_held
+    assert "holds back" not in shown(warehouse, at(7))
+
+
 def test_describe_group_generations_returns_the_newest(warehouse: Config) -> None:
     group = describe_group(warehouse_of(warehouse), "billing", at=None, generations=2)
     assert [row["generation"] for row in group["generations"]] == [5, 4]

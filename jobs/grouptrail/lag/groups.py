@@ -88,7 +88,8 @@ FROM (
   FROM (
     SELECT past.group_id, past.started_at,
       date_part('epoch', past.ended_at) - date_part('epoch', past.started_at) AS seconds,
-      past.state = 'Empty' AND past.ended_at IS NOT NULL AS is_pause
+      -- A state before a stop ends where it was last seen: how long it lasted is not known.
+      past.state = 'Empty' AND past.ended_at > past.started_at AS is_pause
     FROM group_states AS past
     JOIN emptied ON emptied.group_id = past.group_id AND emptied.cluster = past.cluster
       AND emptied.incarnation = past.incarnation

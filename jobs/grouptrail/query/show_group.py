@@ -11,7 +11,7 @@ from typing import Any, TextIO
 from grouptrail import contracts
 from grouptrail.console.progress import print_note
 from grouptrail.console.text import harmless_json
-from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC, coordinator_partition
 from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, write_rows
@@ -29,6 +29,7 @@ _OFFSETS = "offsets_as_of"
 _TABLES = (
     *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
     COMMITS,
+    "log_offsets",
 )
 _NAMES_SHOWN = 3
 _MEMBERLESS = (
@@ -72,6 +73,14 @@ LIMIT 1
 """
 _CLIENTS = "SELECT member_id, client_id FROM memberships WHERE cluster = :cluster AND group_id = :group"
 _OFFSETS_PARTITIONS = "SELECT max(record_partition) + 1 AS count FROM ingest_progress WHERE cluster = :cluster"
+# What is behind an open transaction cannot be read yet.
+_HELD_BACK = f"""
+SELECT log_end_offset - last_stable_offset AS records
+FROM log_offsets
+WHERE cluster = :cluster AND topic = '{OFFSETS_TOPIC}' AND partition = :partition
+ORDER BY sampled_at DESC
+LIMIT 1
+"""
 _FIRST_COMMIT = f"""
 SELECT min(record_at) AS at
 FROM {COMMITS}
@@ -119,7 +128,8 @@ def _write_csv(group: Row, out: TextIO) -> None:
 def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, generations: int) -> Row:
     """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601.
 
-    `committed` has the offsets of a group that never had members; None for other groups."""
+    `committed` has the offsets of a group that never had members; None for other groups. `held_back` is how many
+    records of its partition are behind an open transaction now, and not read yet; None where that is not sampled."""
     tables = SqlSnapshot(warehouse, _TABLES)
     tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
@@ -156,10 +166,21 @@ def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, 
         "offsets_partitions": count,
         "coordinator_partition": coordinator_partition(group_id, count) if count else None,
         **{name: now[name] for name in _OF_ASSIGNMENT},
+        "held_back": None if at else _held_back(tables, ask, values, now["record_partition"]),
         "members": members,
         "generations": last,
         "committed": committed,
     }
+
+
+def _held_back(
+    tables: SqlSnapshot, ask: Callable[[str], list[Row]], values: dict[str, Value], partition: int | None
+) -> int | None:
+    if partition is None or "log_offsets" not in tables.versions:
+        return None
+    values["partition"] = partition
+    sampled = ask(_HELD_BACK)
+    return sampled[0]["records"] if sampled else None
 
 
 def _committed(tables: SqlSnapshot, ask: Callable[[str], list[Row]]) -> list[Row] | None:
@@ -219,6 +240,11 @@ def _head(group: Row) -> Iterator[str]:
         yield f"generation {group['generation']}, protocol {protocol}, {_coordinator(group)}"
     if group["members"]:
         yield _assignment(group)
+    if group["held_back"]:
+        yield (
+            f"an open transaction holds back {group['held_back']:,} records of that partition: what they say of the "
+            "group, such as its deletion, is shown when the transaction ends"
+        )
 
 
 def _state(group: Row) -> str:
