@@ -196,6 +196,8 @@ def test_sasl_login_valid_password_connects_and_wrong_one_exits_with_one_line(
     through_sasl = {"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": broker.sasl_bootstrap}
     known = run_cli(config, "doctor", environ=login(mechanism, name, password) | through_sasl).printed
     assert re.search(rf"^ok    broker .*{broker.sasl_bootstrap}", known, re.MULTILINE), known
+    if name == "admin":  # it needs DESCRIBE_CONFIGS on the cluster
+        assert re.search(r"^ok    retention .*as assumed$", known, re.MULTILINE), known
     wrong = run_cli(config, "run", environ=login(mechanism, name, "hunter2") | through_sasl)
     line = only_line(wrong.printed)
     assert wrong.returncode == 1

@@ -29,3 +29,16 @@ def test_check_versions_installed_packages_are_compared_with_the_requirements(
     [finding] = doctor.check_versions(Config())
     assert finding.status == state
     assert finding.text.endswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "status", "text"),
+    [
+        (10_080.0, "ok", "as assumed"),
+        (None, "ok", "is not shown (it needs DESCRIBE_CONFIGS on the cluster): history assumes 10080"),
+        (1_440.0, "warn", "for 1440 min, history assumes 10080: set history.offsets_retention_minutes = 1440"),
+    ],
+)
+def test_retention_of_the_brokers_is_compared_with_the_setting(minutes: float | None, status: str, text: str) -> None:
+    finding = doctor._retention(minutes, 10_080.0)
+    assert (finding.status, text in finding.text) == (status, True)

@@ -8,6 +8,7 @@ from operator import methodcaller
 from uuid import uuid4
 
 import kafka
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from grouptrail.kafka.cluster import BOUND_REQUESTS, GROUP_PREFIX, UNKNOWN_TOPIC, Cluster
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
@@ -22,6 +23,7 @@ from grouptrail.kafka.log import LogBounds
 from grouptrail.kafka.settings import DEADLINE_SECONDS
 
 _TOPIC_DENIED = 29
+_RETENTION = "offsets.retention.minutes"
 _RIGHTS = f"grant the principal READ and DESCRIBE on topic {OFFSETS_TOPIC}"
 _COORDINATOR_PAUSE_SECONDS = 0.2
 
@@ -47,6 +49,18 @@ class OffsetsTopic(Cluster):
                 "see the broker's log"
             )
         return sorted(partition["partition_index"] for partition in topic["partitions"])
+
+    def retention_minutes(self) -> float | None:
+        """Return a broker's `offsets.retention.minutes`; None without DESCRIBE_CONFIGS on the cluster."""
+        [broker, *_] = self._ask(lambda admin: admin.describe_cluster())["brokers"]
+        name = str(broker["broker_id"])
+        asked = ConfigResource(ConfigResourceType.BROKER, name, {_RETENTION: ""})
+        try:
+            answer = self._ask(lambda admin: admin.describe_configs([asked], config_filter="all"))
+        except KafkaDeniedError:
+            return None
+        setting = answer.get("broker", {}).get(name, {}).get(_RETENTION)
+        return None if setting is None else float(setting["value"])
 
     def answering_group(self) -> str:
         """Return an unused group name, starting with `GROUP_PREFIX`, whose coordinator answers requests.

@@ -207,6 +207,8 @@ def check_kafka(config: Config) -> Iterator[Finding]:
             yield _bounds(bounds)
             subject = "records"
             yield _records(topic, bounds)
+            subject = "retention"
+            yield _retention(topic.retention_minutes(), config.history.offsets_retention_minutes)
     except GrouptrailError as error:
         yield Finding("FAIL", subject, str(error))
 
@@ -260,6 +262,18 @@ def _records(topic: OffsetsTopic, bounds: dict[int, LogBounds]) -> Finding:
         "records",
         f"none could be read from partition {partition} in time: see the broker's log if that lasts",
     )
+
+
+def _retention(minutes: float | None, assumed: float) -> Finding:
+    """Compare the setting by which history tells expired groups from deleted ones."""
+    if minutes is None:
+        hidden = "the brokers' offsets.retention.minutes is not shown (it needs DESCRIBE_CONFIGS on the cluster)"
+        return Finding("ok", "retention", f"{hidden}: history assumes {assumed:g}, history.offsets_retention_minutes")
+    if minutes == assumed:
+        return Finding("ok", "retention", f"the brokers keep offsets of empty groups for {minutes:g} min, as assumed")
+    remedy = f"set history.offsets_retention_minutes = {minutes:g}"
+    differs = f"the brokers keep offsets of empty groups for {minutes:g} min, history assumes {assumed:g}"
+    return Finding("warn", "retention", f"{differs}: {remedy}")
 
 
 CHECKS: tuple[Check, ...] = (
