@@ -9,6 +9,14 @@ from typing import Any
 
 from grouptrail.wire.codec import UNKNOWN_TAGS
 
+READ_IN_PART: dict[str, dict[str, Any]] = {
+    "blob/consumer-subscription-v1-without-owned-partitions": {
+        "version": 1,
+        "data": {"topics": ["orders"], "userData": None},
+    }
+}
+"""What is read of a blob that Kafka's classes refuse, by vector."""
+
 
 @dataclass(frozen=True)
 class Vector:

@@ -240,6 +240,17 @@ def test_fold_unreadable_subscription_is_unknown_not_empty() -> None:
     assert owned(rows) == [(0, "a", 1_000, None, None), (1, "b", 1_000, None, None)]
 
 
+def test_fold_subscription_of_kafka_go_has_topics() -> None:
+    """Written without the owned partitions, so that it ends too early: causes and assignors need its topics alone."""
+    both = member(ORDERS_0, subscription={"topics": ["orders", "refunds"], "error": "truncated_tail"})
+    one = member(ORDERS_0, subscription={"topics": ["orders"], "error": "truncated_tail"})
+    rows = fold_both_ways([classic(1, 1_000, 1, {"a": both}), classic(2, 2_000, 2, {"a": one})])
+    assert [row["members"][0]["topics"] for row in of(rows, "generations")] == [["orders", "refunds"], ["orders"]]
+    assert lines(rows, "generations", "is_assignors_own") == [(True,), (True,)]
+    columns = ("cause", "certainty", "subscriptions_changed")
+    assert lines(rows, "rebalances", *columns)[1:] == [("subscription_changed", "likely", ["a"])]
+
+
 def test_fold_members_with_empty_assignments_own_nothing() -> None:
     """An assignment without partitions, or without any bytes: members that own nothing."""
     layout = "ConsumerProtocolAssignment"

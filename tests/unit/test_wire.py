@@ -13,7 +13,7 @@ from grouptrail.wire.errors import Undecodable
 from grouptrail.wire.layout import messages, record_types
 from grouptrail.wire.records import Key, Record, Value, decode_record, encode_key, encode_value
 from grouptrail.wire.text import blob_json, data_json, record_json, values_from_json
-from support.wire_vectors import BLOBS, BY_NAME, RECORDS, VECTORS, Vector, as_kafka_prints
+from support.wire_vectors import BLOBS, BY_NAME, READ_IN_PART, RECORDS, VECTORS, Vector, as_kafka_prints
 
 # Vectors whose bytes differ from what Kafka writes for the same values, and why.
 NOT_CANONICAL = {
@@ -28,7 +28,7 @@ COMMIT_KEY = bytes.fromhex("0001000167000174") + bytes(4)
 def expected_of(vector: Vector) -> dict[str, Any]:
     """Return the vector's expected answer in full; `error` without names that only Kafka uses."""
     parts = ("blob", "version", "data") if vector.blob else ("key", "value")
-    expected = dict.fromkeys((*parts, "error")) | vector.expected
+    expected = dict.fromkeys((*parts, "error")) | vector.expected | READ_IN_PART.get(vector.name, {})
     if expected["error"]:
         expected["error"] = {part: expected["error"][part] for part in ("where", "kind")}
     return expected
@@ -47,7 +47,8 @@ def answer_to(vector: Vector) -> dict[str, Any]:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
 def test_decode_vector_matches_kafka(vector: Vector) -> None:
-    """Key, value and version as Kafka's classes read them; where Kafka fails, the same place and kind of error."""
+    """Key, value and version as Kafka's classes read them; where Kafka fails, the same place and kind of error, and
+    what READ_IN_PART says."""
     assert as_kafka_prints(answer_to(vector)) == expected_of(vector)
 
 
@@ -222,6 +223,13 @@ def test_decode_blob_error_in_nested_allocation_has_its_position_in_the_whole_bl
     """A Connect worker's allocation is a blob inside a blob; positions count from the outer one's start."""
     metadata = bytes.fromhex("0001 0001 75 000000000000002a 00000002 ffff")
     assert decode_blob("ConnectProtocolMetadata", metadata).error == Undecodable("blob", "unknown_version", 17)
+
+
+def test_decode_blob_malformed_assignment_is_not_read_in_part() -> None:
+    """Its member did not read it either."""
+    content = encode_blob(Blob("ConsumerProtocolAssignment", 0, {"assignedPartitions": [], "userData": b"x"}))
+    blob = decode_blob("ConsumerProtocolAssignment", content[:-1])
+    assert (blob.version, blob.data) == (None, None)
 
 
 def test_decode_blob_connect_missing_tail_reads_as_null_or_zero() -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from grouptrail.decode.members import member_row, member_values
 from grouptrail.decode.rows import decode_row, encode_row
 from grouptrail.decode.schema import TABLES, own_columns
 from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
@@ -22,6 +23,7 @@ from grouptrail.wire.text import record_json
 from support import strategies
 from support.strategies import MANY
 
+SUBSCRIPTION = "ConsumerProtocolSubscription"
 BLOB_NAMES = sorted(name for name in messages() if is_blob(name))
 RECORD_VERSIONS = [
     (type_, version) for type_, message in record_types().items() for version in strategies.versions(message)
@@ -74,7 +76,8 @@ def test_decode_record_mutated_vector_gives_a_record_or_an_error(record: tuple[B
 def test_decode_blob_any_bytes_gives_a_blob_or_an_error(name: str, content: bytes, strict: bool) -> None:
     """Nothing is raised; an error has a kind and a position."""
     blob = decode_blob(name, content, strict=strict)
-    assert (blob.error is None) is (blob.data is not None) is (blob.version is not None)
+    assert (blob.data is not None) is (blob.version is not None)
+    assert (blob.error is None) is (blob.data is not None) or messages()[name].readable_in_part
     if blob.error is not None:
         assert blob.error.kind in KINDS
         assert 0 <= blob.error.position <= len(content)
@@ -147,6 +150,25 @@ def test_decode_blob_newer_version_reads_as_the_highest_known(name: str, data: s
     assert highest is not None
     blob = Blob(name, version, data.draw(strategies.data(messages()[name], highest)))
     assert decode_blob(name, encode_blob(blob)) == blob
+
+
+@MANY
+@given(version=st.sampled_from(strategies.versions(messages()[SUBSCRIPTION])), data=st.data())
+def test_decode_blob_subscription_cut_after_its_topics_has_them(version: int, data: st.DataObject) -> None:
+    """Wherever it is cut; the row has the topics, the reason and the bytes."""
+    values = data.draw(strategies.data(messages()[SUBSCRIPTION], version))
+    whole = encode_blob(Blob(SUBSCRIPTION, version, values))
+    topics = 6 + sum(2 + len(topic.encode()) for topic in values["topics"])
+    cut = whole[: data.draw(st.integers(topics, len(whole) - 1))]
+    blob = decode_blob(SUBSCRIPTION, cut)
+    assert blob.error is not None
+    assert blob.data is not None
+    assert (blob.version, blob.data["topics"]) == (version, values["topics"])
+    assert blob.data.items() <= values.items()
+    row = member_row({"subscription": cut, "assignment": b""}, protocol_type="consumer", protocol="range")
+    columns = row["subscription"]
+    assert (columns["topics"], columns["error"], columns["verbatim"]) == (values["topics"], blob.error.kind, cut)
+    assert member_values(row)["subscription"] == cut
 
 
 @MANY

@@ -41,9 +41,10 @@ def decode_lines(lines: Iterable[str | None], out: TextIO, max_record_bytes: int
 
     A line is `{"key_hex", "value_hex"}`, a null or absent value_hex being a tombstone, or `{"blob", "value_hex"}` for
     a blob by the name of its layout; other fields are ignored. A record's answer is `{"key", "value", "error"}`,
-    a blob's `{"blob", "version", "data", "error"}`, or `{"blob", "error"}`. The error of a line without bytes is
-    "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex, unknown_blob or too_large (a key
-    or value of more than `max_record_bytes`, or a line that `arriving_lines` yields as None).
+    a blob's `{"blob", "version", "data", "error"}`, or `{"blob", "error"}` if nothing of it can be read. The error of
+    a line without bytes is "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex,
+    unknown_blob or too_large (a key or value of more than `max_record_bytes`, or a line that `arriving_lines` yields
+    as None).
     """
     unusable: Counter[str] = Counter()
     for line in lines:
@@ -112,7 +113,7 @@ def _blob_answer(name: Any, content: bytes | None) -> dict[str, Any]:
     if content is None:
         raise _LineError("no_value")
     answer = blob_json(decode_blob(name, content, strict=False))
-    return answer if answer["error"] is None else {"blob": name, "error": answer["error"]}
+    return {"blob": name, "error": answer["error"]} if answer["data"] is None else answer
 
 
 def _bytes(text: Any, max_bytes: int) -> bytes | None:

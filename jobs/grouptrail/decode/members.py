@@ -62,13 +62,13 @@ def _blob_row(layout: str | None, content: bytes) -> Row:
     if blob.error is not None:
         row["error"] = None if blob.error.kind == "empty" else blob.error.kind
         row["verbatim"] = content
+    if blob.data is None:
         return row
-    assert blob.data is not None
     if layout in _CONSUMER_COLUMNS:
         row.update({column: blob.data.get(name) for name, column in _CONSUMER_COLUMNS[layout].items()})
     else:
         row["connect"] = json.dumps(data_json(blob.data), ensure_ascii=False, separators=(",", ":"))
-    if _blob_bytes(row) != content:
+    if row["verbatim"] is None and _blob_bytes(row) != content:
         row["verbatim"] = content
     return row
 

@@ -267,13 +267,20 @@ def _classic_member(body: Body, before: Member | None) -> Member:
         client_id=body["client_id"],
         client_host=body["client_host"],
         rack=subscription.get("rack_id"),
-        topics=None if "error" in subscription else tuple(sorted(set(subscription.get("topics") or ()))),
+        topics=_subscribed(subscription),
         session_timeout_ms=body.get("session_timeout_ms"),
         rebalance_timeout_ms=body.get("rebalance_timeout_ms"),
         owned=_classic_owned(subscription, assignment, before),
         claimed=partitions((part["topic"], part["partitions"]) for part in claimed),
         claimed_generation=subscription.get("previous_generation", subscription.get("generation_id", -1)),
     )
+
+
+def _subscribed(subscription: Body) -> tuple[str, ...] | None:
+    """Return the topics of a subscription; None if not even they could be read."""
+    if "error" in subscription and "topics" not in subscription:
+        return None
+    return tuple(sorted(set(subscription.get("topics") or ())))
 
 
 def _classic_owned(subscription: Body, assignment: Body, before: Member | None) -> frozenset[Partition] | None:

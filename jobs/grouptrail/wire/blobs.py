@@ -6,10 +6,11 @@ KIP-881, the sticky assignors' user data, Connect's protocol of KIP-415); all ot
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from grouptrail.wire.codec import read_message, value_codec, write_message
+from grouptrail.wire.codec import read_before_fault, read_message, value_codec, write_message
 from grouptrail.wire.errors import Undecodable, WireError
 from grouptrail.wire.layout import Message, messages
 
@@ -23,7 +24,11 @@ USER_DATA = {
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A decoded blob; with an error there is neither version nor data."""
+    """A decoded blob.
+
+    With an error there is neither version nor data, but for a layout that is read in part: then `data` has the fields
+    before the one that cannot be read, at least the first.
+    """
 
     name: str
     version: int | None = None
@@ -47,8 +52,20 @@ def decode_blob(name: str, content: bytes, *, strict: bool = True) -> Blob:
         else:
             version, data = _read_unprefixed(message, content, strict=strict)
     except WireError as fault:
-        return Blob(name, error=Undecodable("blob", fault.kind, fault.position))
+        error = Undecodable("blob", fault.kind, fault.position)
+        if message.readable_in_part:
+            return _read_in_part(message, content, error, strict=strict)
+        return Blob(name, error=error)
     return Blob(name, version, data)
+
+
+def _read_in_part(message: Message, content: bytes, error: Undecodable, *, strict: bool) -> Blob:
+    """Return what can be read of a malformed blob."""
+    with suppress(WireError):
+        version, data = read_before_fault(message, content, strict=strict)
+        if data:
+            return Blob(message.name, version, data, error)
+    return Blob(message.name, error=error)
 
 
 def _read_unprefixed(message: Message, content: bytes, *, strict: bool) -> tuple[int, dict[str, Any]]:

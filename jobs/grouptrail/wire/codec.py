@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from struct import Struct, error
@@ -290,6 +291,14 @@ class StructOf:
                 values[name], at = codec.read(data, at)
         return self._read_tags(values, data, at) if self._flexible else (values, at)
 
+    def read_before_fault(self, data: bytes, at: int) -> dict[str, Any]:
+        """Return the fields before the first one that cannot be read."""
+        values: dict[str, Any] = {}
+        with suppress(WireError):
+            for name, codec in self._fields:
+                values[name], at = codec.read(data, at)
+        return values
+
     def _read_tags(self, values: dict[str, Any], data: bytes, at: int) -> tuple[dict[str, Any], int]:
         count, at = _VARINT.read(data, at)
         for _ in range(count):
@@ -391,12 +400,23 @@ def value_codec(message: Message, version: int, *, strict: bool) -> StructOf:
 
 def read_message(message: Message, data: bytes, *, strict: bool) -> tuple[int, dict[str, Any], int]:
     """Read a version-prefixed value or blob: return its version, its fields and the position after them."""
+    version, codec, at = _read_version(message, data, strict=strict)
+    values, at = codec.read(data, at)
+    return version, values, at
+
+
+def read_before_fault(message: Message, data: bytes, *, strict: bool) -> tuple[int, dict[str, Any]]:
+    """Read a version-prefixed blob that is malformed: return its version and the fields before the first bad one."""
+    version, codec, at = _read_version(message, data, strict=strict)
+    return version, codec.read_before_fault(data, at)
+
+
+def _read_version(message: Message, data: bytes, *, strict: bool) -> tuple[int, StructOf, int]:
     version, at = _INTEGERS["int16"].read(data, 0)
     layout_version = message.read_as(version)
     if layout_version is None:
         raise WireError("unknown_version", 0)
-    values, at = value_codec(message, layout_version, strict=strict).read(data, at)
-    return version, values, at
+    return version, value_codec(message, layout_version, strict=strict), at
 
 
 def write_message(message: Message, version: int, values: dict[str, Any]) -> bytes:

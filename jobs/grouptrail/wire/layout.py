@@ -84,6 +84,7 @@ class Message:
     newer_as_highest: bool
     missing_tail_as_null: bool
     empty_allowed: bool
+    readable_in_part: bool
 
     def read_as(self, version: int) -> int | None:
         """Return the version whose layout reads this one; None if there is none."""
@@ -109,6 +110,7 @@ def _message(name: str, data: Mapping[str, Any]) -> Message:
         newer_as_highest="newer" in data,
         missing_tail_as_null="missing tail" in data,
         empty_allowed="empty" in data,
+        readable_in_part="malformed" in data,
     )
 
 
