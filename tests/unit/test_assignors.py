@@ -113,7 +113,8 @@ def test_explain_cooperative_member_keeps_what_it_does_not_subscribe_to_is_not_k
     assigned = assignment(a="orders:0,2,4,6 audit:0,1", c="orders:1,3,5")
     explained = explain("cooperative-sticky", members, ORDERS, assigned)
     assert explained.is_own is None
-    assert explained.note == "a has audit-0 but does not subscribe to audit: librdkafka leaves members what they have"
+    unsubscribed = "a has audit-0 but does not subscribe to audit"
+    assert explained.note == f"{unsubscribed}: librdkafka and Sarama leave members what they had"
     assert explain("cooperative-sticky", [subscriber("a"), subscriber("c")], ORDERS, assigned).is_own is False
     assert explain("range", members, ORDERS, assigned).is_own is False
 
@@ -354,10 +355,14 @@ def test_explain_one_partition_moved_to_another_member_is_not_own(
     assigned[holder].remove(partition)
     assigned[other].append(partition)
     verdict = explain(assignor.name, *group, assigned)
-    assert verdict.is_own is (other == holder)
-    if other != holder:
+    if other == holder:
+        assert verdict.is_own
+    elif verdict.is_own:
+        # Where there are few partitions, another library gives them to just these members.
+        assert verdict.note.startswith(f"{assignor.name} of ")
+    else:
         wrong = f"{partition[0]}-{partition[1]} to {holder}, not {other}"
-        assert verdict.note == f"another assignment: {assignor.name} gives {wrong}"
+        assert verdict == Explanation(False, f"another assignment: {assignor.name} gives {wrong}")
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", *STICKY])

@@ -1,46 +1,37 @@
 """Recompute an assignment with its assignor, and explain how the recorded one differs.
 
-The algorithms are those of the Java client, tested against kafka-clients 4.3.0, and of the installed kafka-python.
+The algorithms of the Java client are tested against kafka-clients 4.3.0, those of kafka-python against the installed
+one, those of others against what real clients wrote.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cmp_to_key, lru_cache
-from itertools import chain, cycle, groupby, islice, pairwise
+from functools import lru_cache
+from itertools import chain, permutations
+from math import factorial
 
+from grouptrail.history.dealing import JAVA, KAFKA_PYTHON, KAFKAJS, dealer, dealt_by_java, is_cyclic, partitions_of
+from grouptrail.history.franz_go import franz_go_sticky
+from grouptrail.history.subscriber import Owners, Partition, Subscriber, in_utf16_order
 from grouptrail.kafka.coordinator import java_hash
 from grouptrail.kafka.sticky import sticky_owners
 
-Partition = tuple[str, int]
-Owners = dict[Partition, str]
+__all__ = ["Explanation", "Partition", "Subscriber", "explain", "skew"]
 
 # Members and partitions together: some 20 ms. The time grows with more than the square.
 _KAFKA_PYTHON_LIMIT = 200
 
-_JAVA, _KAFKA_PYTHON, _LIBRDKAFKA, _SARAMA = (
-    f" of {client}" for client in ("the Java client", "kafka-python", "librdkafka", "Sarama")
-)
+# Members and partitions, times the orders of the topics: some 20 ms.
+_FRANZ_GO_LIMIT = 10_000
+
+_DEALT = ("range", "roundrobin", KAFKAJS)
+_STICKY = ("sticky", "cooperative-sticky")
+
 _RACKS = "members have racks: a rack-aware or unknown assignor"
 _CYCLIC = "librdkafka has no definite order for these static and dynamic members"
-
-
-@dataclass(frozen=True)
-class Subscriber:
-    """A member as the leader saw it when it computed the assignment.
-
-    `owned` is what the member claimed to have before: a cooperative member's owned partitions, or a sticky one's
-    previous assignment. `generation` is that of the claim; -1 is unknown.
-    """
-
-    member_id: str
-    instance_id: str | None
-    topics: frozenset[str]
-    owned: frozenset[Partition]
-    generation: int
-    rack: str | None
 
 
 @dataclass(frozen=True)
@@ -49,9 +40,6 @@ class Explanation:
 
     is_own: bool | None
     note: str
-
-
-Order = Callable[[Iterable[Subscriber]], list[Subscriber]]
 
 
 @dataclass(frozen=True)
@@ -73,19 +61,25 @@ def explain(
 
     The subscribers are in the record's order. A topic without a partition count has no partitions.
     """
-    if protocol not in ("range", "roundrobin", "sticky", "cooperative-sticky"):
+    if protocol not in (*_DEALT, *_STICKY):
         return Explanation(None, f"unknown assignor: {protocol}")
     if not subscribers:
         return Explanation(None, "no members")
     topics = sorted({topic for member in subscribers for topic in member.topics})
     counts = {topic: partition_counts[topic] for topic in topics if partition_counts.get(topic, 0) > 0}
+    owners = {partition: member_id for member_id, partitions in assigned.items() for partition in partitions}
+    has_one_owner_each = len(owners) == sum(len(set(partitions)) for partitions in assigned.values())
+    if protocol in _DEALT and has_one_owner_each:
+        client = dealer(protocol, subscribers, counts, owners)
+        if client is not None:
+            return Explanation(True, f"{protocol}{client} gives the same")
+    if protocol == KAFKAJS:
+        return Explanation(None, f"{protocol} of kafkajs, but not reproduced")
     fault = _fault(protocol, subscribers, counts, assigned)
     if fault is not None:
         return fault
-    owners = {partition: member_id for member_id, partitions in assigned.items() for partition in partitions}
-    if protocol in ("range", "roundrobin"):
-        return _explain_dealt(protocol, subscribers, counts, owners)
-    return _explain_sticky(protocol, subscribers, counts, owners)
+    explained = _explain_dealt if protocol in _DEALT else _explain_sticky
+    return explained(protocol, subscribers, counts, owners)
 
 
 def skew(assigned: Mapping[str, Collection[Partition]]) -> int:
@@ -110,9 +104,10 @@ def _fault(
             topic, number = partition
             if topic not in members[member_id].topics:
                 unsubscribed = f"{member_id} has {_name(partition)} but does not subscribe to {topic}"
-                # librdkafka does this after a static member has come back with other topics.
-                if protocol == "cooperative-sticky" and partition in members[member_id].owned:
-                    return Explanation(None, f"{unsubscribed}: librdkafka leaves members what they have")
+                # librdkafka does this after a static member has come back with other topics; Sarama gives back what a
+                # member of an older generation says that it had (performReassignments in balance_strategy.go).
+                if protocol in _STICKY and partition in members[member_id].owned:
+                    return Explanation(None, f"{unsubscribed}: librdkafka and Sarama leave members what they had")
                 return Explanation(False, unsubscribed)
             if number >= counts.get(topic, 0):
                 return Explanation(
@@ -128,126 +123,23 @@ def _name(partition: Partition) -> str:
     return f"{partition[0]}-{partition[1]}"
 
 
-def _partitions(counts: Mapping[str, int]) -> list[Partition]:
-    return [(topic, number) for topic, count in counts.items() for number in range(count)]
-
-
 # Range and round robin
 
 
 def _explain_dealt(
     protocol: str, subscribers: Sequence[Subscriber], counts: Mapping[str, int], owners: Owners
 ) -> Explanation:
-    deal = _range if protocol == "range" else _round_robin
-    orders = {_JAVA: _java_order}
-    is_cyclic = _is_cyclic(subscribers)
-    if any(member.instance_id is not None for member in subscribers):
-        orders |= {_KAFKA_PYTHON: _kafka_python_order}
-        orders |= {} if is_cyclic else {_LIBRDKAFKA: _librdkafka_order}
-        orders |= {" by member id alone": _id_order}
-    targets = {client: deal(subscribers, counts, order) for client, order in orders.items()}
-    same = [client for client, target in targets.items() if target == owners]
-    if same:
-        # Without static members all clients sort alike.
-        is_shared = len(targets) == 1 or same[:2] == [_JAVA, _KAFKA_PYTHON]
-        return Explanation(True, f"{protocol}{'' if is_shared else same[0]} gives the same")
-    if protocol == "roundrobin" and _round_robin(subscribers, counts, _id_order, _as_texts) == owners:
-        return Explanation(True, f"{protocol}{_SARAMA} gives the same")
-    java = targets[_JAVA]
-    partition = next(each for each in _partitions(counts) if owners.get(each) != java[each])
+    """Explain an assignment that no known client deals out."""
+    java = dealt_by_java(protocol, subscribers, counts)
+    partition = next(each for each in partitions_of(counts) if owners.get(each) != java[each])
     if partition not in owners:
         return Explanation(False, f"{_name(partition)} has no owner")
     if any(member.rack for member in subscribers):
         return Explanation(None, _RACKS)
-    if is_cyclic:
+    if is_cyclic(subscribers):
         return Explanation(None, _CYCLIC)
     given = f"{protocol} gives {_name(partition)} to {java[partition]}, not {owners[partition]}"
     return Explanation(False, f"another assignment: {given}")
-
-
-def _java_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Sort members as Java's assignors do: static ones first, by their instance ids."""
-    return sorted(members, key=lambda each: (each.instance_id is None, _utf16(each.instance_id or each.member_id)))
-
-
-def _kafka_python_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Sort members as kafka-python 3.0 does: only the last run of static members and the last run of others count."""
-    runs = {is_static: list(run) for is_static, run in groupby(members, lambda each: each.instance_id is not None)}
-    return _java_order(chain.from_iterable(runs.values()))
-
-
-def _librdkafka_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Sort members as librdkafka 2.x does: by instance id where both have one, else by member id
-    (rd_kafka_group_member_cmp in rdkafka_assignor.c; both as bytes)."""
-    return sorted(members, key=cmp_to_key(_compare_in_librdkafka))
-
-
-def _compare_in_librdkafka(one: Subscriber, other: Subscriber) -> int:
-    by_instance = one.instance_id is not None and other.instance_id is not None
-    keys = [each.instance_id if by_instance else each.member_id for each in (one, other)]
-    first, second = (key.encode("utf-8", "surrogatepass") for key in keys if key is not None)
-    return (first > second) - (first < second)
-
-
-def _is_cyclic(members: Sequence[Subscriber]) -> bool:
-    """Return whether librdkafka's comparison of these members is not transitive.
-
-    Its order goes in a circle if a dynamic member's id lies between those of two static members whose instance ids
-    sort the other way round. The result of qsort then depends on the C library.
-    """
-    dynamic = [each for each in members if each.instance_id is None]
-    static = _librdkafka_order(each for each in members if each.instance_id is not None)
-    return any(
-        _compare_in_librdkafka(later, member) < 0 < _compare_in_librdkafka(earlier, member)
-        for earlier, later in pairwise(static)
-        for member in dynamic
-    )
-
-
-def _id_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    return sorted(members, key=lambda each: _utf16(each.member_id))
-
-
-def _utf16(text: str) -> bytes:
-    """Return bytes that sort as Java's strings do."""
-    return text.encode("utf-16-be", "surrogatepass")
-
-
-def _range(subscribers: Iterable[Subscriber], counts: Mapping[str, int], in_order: Order) -> Owners:
-    takers: dict[str, list[Subscriber]] = defaultdict(list)
-    for member in subscribers:
-        for topic in member.topics:
-            takers[topic].append(member)
-    owners: Owners = {}
-    for topic, count in counts.items():
-        numbers = iter(range(count))
-        members = in_order(takers[topic])
-        share, larger = divmod(count, len(members))
-        for index, member in enumerate(members):
-            for number in islice(numbers, share + (index < larger)):
-                owners[topic, number] = member.member_id
-    return owners
-
-
-def _as_texts(partitions: list[Partition]) -> list[Partition]:
-    """Sort partitions as Sarama does: orders-10 comes before orders-2 (IBM/sarama balance_strategy.go)."""
-    return sorted(partitions, key=_name)
-
-
-def _round_robin(
-    subscribers: Iterable[Subscriber],
-    counts: Mapping[str, int],
-    in_order: Order,
-    sort: Callable[[list[Partition]], list[Partition]] = list,
-) -> Owners:
-    members = in_order(subscribers)
-    wanted = {topic for member in members for topic in member.topics}
-    turns = cycle(members)
-    return {
-        (topic, number): next(member.member_id for member in turns if topic in member.topics)
-        for topic, number in sort(_partitions(counts))
-        if topic in wanted
-    }
 
 
 # Sticky and cooperative sticky
@@ -272,7 +164,7 @@ def _explain_unlike(
     subscribers: Sequence[Subscriber], counts: Mapping[str, int], owners: Owners, *, cooperative: bool
 ) -> Explanation:
     """Explain what is wrong with an assignment that no known client computes."""
-    missing = [partition for partition in _partitions(counts) if partition not in owners]
+    missing = [partition for partition in partitions_of(counts) if partition not in owners]
     claimed = {partition for member in subscribers for partition in member.owned} if cooperative else set()
     for partition in missing:
         if partition not in claimed:
@@ -282,13 +174,17 @@ def _explain_unlike(
     has_racks = any(member.rack for member in subscribers)
     sizes = Counter(owners.values())
     broken = _unbalanced(subscribers, owners, sizes)
-    # Racks and unlike subscriptions are reasons to take a partition from a member that could have kept it.
-    is_sticky = _is_alike(subscribers) and not has_racks
+    # Racks, unlike subscriptions and a second claim are reasons to take a partition from who could have kept it.
+    is_sticky = _is_alike(subscribers) and not has_racks and not _is_any_claimed_twice(subscribers)
     if broken is None and is_sticky:
         broken = _moved(_claims(_latest(subscribers), counts)[0], owners, sizes)
     if broken is not None:
         return Explanation(False, broken)
     return Explanation(None, _RACKS if has_racks else f"balanced{is_sticky * ' and sticky'}, but not reproduced")
+
+
+def _is_any_claimed_twice(subscribers: Iterable[Subscriber]) -> bool:
+    return max(Counter(chain.from_iterable(member.owned for member in subscribers)).values(), default=0) > 1
 
 
 def _unbalanced(subscribers: Sequence[Subscriber], owners: Owners, sizes: Mapping[str, int]) -> str | None:
@@ -325,8 +221,13 @@ def _sticky_targets(subscribers: Sequence[Subscriber], counts: Mapping[str, int]
             yield _java_sticky(members, counts, *_claims(_latest(listed), counts))
     if len(subscribers) + sum(counts.values()) <= _KAFKA_PYTHON_LIMIT:
         # Where subscriptions differ, the two clients compute the same.
-        client = _KAFKA_PYTHON if _is_alike(subscribers) else ""
+        client = KAFKA_PYTHON if _is_alike(subscribers) else ""
         yield _Target(client, *_kafka_python_sticky(subscribers, counts, disputed))
+    effort = factorial(len(counts)) * (len(subscribers) + sum(counts.values()))
+    if _is_alike(subscribers) and effort <= _FRANZ_GO_LIMIT:
+        # franz-go goes through the topics in the order of a Go map, which is another each time.
+        for topics in permutations(counts):
+            yield _Target(" of franz-go", *franz_go_sticky(subscribers, {topic: counts[topic] for topic in topics}))
 
 
 def _is_alike(subscribers: Sequence[Subscriber]) -> bool:
@@ -361,7 +262,7 @@ def _java_sticky(
     had: dict[str, list[Partition]] = {member: [] for member in members}
     for partition, member in claims.items():
         had[member].append(partition)
-    partitions = _partitions(counts)
+    partitions = partitions_of(counts)
     least, larger = divmod(len(partitions), len(members))
     owners: Owners = {}
     short, level = [], []
@@ -380,12 +281,12 @@ def _java_sticky(
     sizes = Counter(owners.values())
     for partition, member in zip(free, _takers(short, level, sizes, least), strict=False):
         owners[partition] = member
-    return _Target(_JAVA, owners, frozenset(p for p in free if p in claims or p in disputed))
+    return _Target(JAVA, owners, frozenset(p for p in free if p in claims or p in disputed))
 
 
 def _takers(short: list[str], level: list[str], sizes: Mapping[str, int], least: int) -> Iterator[str]:
     """Yield the members in the order in which they get partitions: `least` each in rounds, then one more each."""
-    short, level = sorted(short, key=_utf16), sorted(level, key=_utf16)
+    short, level = sorted(short, key=in_utf16_order), sorted(level, key=in_utf16_order)
     missing = {member: least - sizes[member] for member in short}
     while short:
         for member in short:
