@@ -85,11 +85,11 @@ def _assigned(name: str, *numbers: int) -> dict[str, Any]:
     return {"member_id": name, "partitions": [{"topic": "orders", "partitions": list(numbers)}]}
 
 
-def shown(config: Config, time: datetime | None = None, *, generations: int = 10) -> str:
+def shown(config: Config, time: datetime | None = None, *, group: str = "billing", generations: int = 10) -> str:
     out = io.StringIO()
     show_group(
         warehouse_of(config),
-        "billing",
+        group,
         at=time,
         generations=generations,
         sample_seconds=SAMPLE_SECONDS,
@@ -299,3 +299,18 @@ def test_commands_as_of_a_future_time_exit_with_usage_error(command: list[str], 
     result = CliRunner().invoke(cli.app, [*command, "2999-01-01", "--warehouse", warehouse.warehouse])
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1].endswith("'2999-01-01' is in the future: give one up to now")
+
+
+def test_show_group_members_with_one_client_id_are_told_apart(warehouse: Config) -> None:
+    """By the end of their member ids, in the members' table and in the generations'."""
+    ids = [f"sarama-7c5b{number}0e1-aa" for number in range(3)]
+    group = {"group_id": "go", "generation": 1, "incarnation": 1, "group_kind": "classic", "started_at": at(0)}
+    lay(warehouse, "generations", group | {"members": [_assigned(one, number) for number, one in enumerate(ids)]})
+    member = {"group_id": "go", "client_id": "sarama", "client_host": "/10.0.0.1", "joined_at": at(0)}
+    lay(warehouse, "memberships", *(member | {"member_id": one} for one in ids))
+    started = {"group_id": "go", "to_generation": 1, "cause": "group_started", "certainty": "recorded"}
+    lay(warehouse, "rebalances", started | {"members_joined": ids})
+    text = shown(warehouse, group="go")
+    names = [f"sarama …{number}0e1-aa" for number in range(3)]
+    assert all(f"{name} 10.0.0.1" in text for name in names)
+    assert f"group_started {' '.join('+' + name for name in names)}" in text

@@ -260,17 +260,17 @@ def test_visible_escapes_invisible_characters(name: str, shown: str) -> None:
     assert visible(name) == shown
 
 
-def test_timeline_members_with_the_same_client_id_are_numbered(tmp_path: Path) -> None:
-    """A member that returns has the same number."""
+def test_timeline_members_with_the_same_client_id_have_different_labels(tmp_path: Path) -> None:
+    """A member that returns on its host has one label, with the end of its last member id."""
     config = Config(warehouse=str(tmp_path))
     shared(config)
     life = {"group_id": "notifications", "client_id": "app", "began": "joined"}
-    hosts = [("a", "/10.0.0.1", 10, 20), ("b", "/10.0.0.2", 12, 30), ("c", "/10.0.0.1", 25, 30)]
+    hosts = [("app-11a", "/10.0.0.1", 10, 20), ("app-22b", "/10.0.0.2", 12, 30), ("app-33c", "/10.0.0.1", 25, 30)]
     for name, host, joined, left in hosts:
         row = {**life, "member_id": name, "client_host": host, "joined_at": at(joined), "left_at": at(left)}
         lay(config, "memberships", row)
     labels = {one["id"]: one["label"] for one in drawn(config, "notifications")["members"]}
-    assert [labels[name] for name in "abc"] == ["app #1", "app #2", "app #1"]
+    assert [labels[name] for name, *_ in hosts] == ["app …-33c", "app …-22b", "app …-33c"]
     assert labels["share-0"] == "share-0"
 
 

@@ -102,6 +102,22 @@ def test_timeline_page_small_group_draws_every_lane_and_table(simulated: Config,
     assert dark == (scheme == "dark")
 
 
+def test_timeline_page_members_with_one_client_id_have_lanes_that_differ(tmp_path: Path, opened: Open) -> None:
+    """Also where the name is too long for its lane: the middle is left out, not the end."""
+    config = Config(warehouse=str(tmp_path))
+    shared(config)
+    client = "checkout-events-consumer-of-the-payment-service"
+    ids = [f"{client}-8f2f5d0a-{number}0e1" for number in range(3)]
+    member = {"group_id": "notifications", "client_id": client, "client_host": "/10.0.0.1", "began": "joined"}
+    lay(config, "memberships", *(member | {"member_id": one, "joined_at": at(0)} for one in ids))
+    owned = {"group_id": "notifications", "client_id": client, "topic": "orders", "owned_from": at(0)}
+    lay(config, "partition_ownership", *(owned | {"member_id": one, "partition": 5} for one in ids))
+    page = opened(timeline(config, "notifications"))
+    page.screenshot("timeline-one-client-id")
+    lanes = texts(page, "#lanes .lane")
+    assert [lane[-7:] for lane in lanes if lane.startswith("checkout")] == [f"… …{number}0e1" for number in range(3)]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_timeline_page_three_hundred_members_draws_only_visible_lanes(
     crowded: Config, opened: Open, scheme: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import Any, TextIO
 
 from grouptrail import contracts
@@ -16,6 +17,7 @@ from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.freshness import stale_note
+from grouptrail.query.member_names import distinct_names
 from grouptrail.query.views import LATEST, filled
 from grouptrail.storage.sql import Value, datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -87,6 +89,7 @@ FROM {COMMITS}
 WHERE cluster = :cluster AND group_id = :group AND record_at <= :time
 """
 _OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
+_CHANGED = ("members_joined", "members_left")
 _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
 
 
@@ -204,7 +207,7 @@ def _add_partitions(members: list[Row], owners: Iterable[Row], assigned: Iterabl
 
 def _add_clients(generations: list[Row], ask: Callable[[str], list[Row]]) -> None:
     """Add the client id to each member id in `members_joined` and `members_left`."""
-    changes = [(row, field) for row in generations for field in ("members_joined", "members_left")]
+    changes = [(row, field) for row in generations for field in _CHANGED]
     ids = {member_id for row, field in changes for member_id in row[field] or ()}
     among = f" AND member_id IN ({', '.join(map(datafusion_literal, sorted(ids)))})"
     clients = {row["member_id"]: row["client_id"] for row in ask(_CLIENTS + among)} if ids else {}
@@ -219,9 +222,11 @@ def _described(group: Row) -> Iterator[Block]:
         return
     yield from map(Line, _head(group))
     yield Line()
-    yield _members(group) if group["members"] else Line(_no_members(group["generations"]))
+    changed = (row[field] or () for row in group["generations"] for field in _CHANGED)
+    names = distinct_names([*chain.from_iterable(changed), *group["members"]])
+    yield _members(group, names) if group["members"] else Line(_no_members(group["generations"]))
     yield Line()
-    yield from _generations(group["generations"])
+    yield from _generations(group["generations"], names)
 
 
 def _no_members(generations: list[Row]) -> str:
@@ -295,7 +300,7 @@ def _committed_offsets(group: Row) -> Iterator[Block]:
         yield Line("no committed offsets: they were deleted or have expired")
 
 
-def _members(group: Row) -> Grid:
+def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
     members = group["members"]
     has_instances = any(member["instance_id"] for member in members)
     names = ["client", *(["instance"] if has_instances else []), "host", "since (UTC)"]
@@ -303,7 +308,8 @@ def _members(group: Row) -> Grid:
         (*names, "partitions", "member id"),
         (
             (
-                member["client_id"],
+                # The column beside it has the instance id.
+                member["client_id"] if member["instance_id"] else distinct[member["member_id"]],
                 *([member["instance_id"] or "-"] if has_instances else []),
                 member["client_host"].removeprefix("/"),
                 _time(member["joined_at"]),
@@ -336,9 +342,10 @@ def ranges(numbers: Iterable[int], *, is_connect: bool = False) -> str:
     return ",".join("connector" if is_connect and text == "-1" else text for text in texts)
 
 
-def _generations(rows: list[Row]) -> Iterator[Block]:
+def _generations(rows: list[Row], distinct: Mapping[str, str]) -> Iterator[Block]:
     yield _grid(
-        ("gen.", "at (UTC)", "cause", "members", "moved", "kept", "took", "after"), map(list, map(_generation, rows))
+        ("gen.", "at (UTC)", "cause", "members", "moved", "kept", "took", "after"),
+        [list(_generation(row, distinct)) for row in rows],
     )
     if any(row["certainty"] in _MARKS for row in rows):
         yield Line("~ likely, ? ambiguous; other causes are recorded as such")
@@ -352,23 +359,24 @@ def _generations(rows: list[Row]) -> Iterator[Block]:
             yield Line(f"{', '.join(numbers)}: {note}")
 
 
-def _generation(row: Row) -> Iterator[str]:
+def _generation(row: Row, distinct: Mapping[str, str]) -> Iterator[str]:
     yield str(row["generation"])
     yield _time(row["started_at"])
     if row["cause"] is None:
         yield from "-" * 6
         return
     yield row["cause"] + _MARKS.get(row["certainty"], "")
-    yield " ".join(filter(None, (_clients("+", row["members_joined"]), _clients("-", row["members_left"]))))
+    changes = (_some(sign, row[field], distinct) for sign, field in zip("+-", _CHANGED, strict=True))
+    yield " ".join(filter(None, changes))
     for name in ("partitions_moved", "partitions_kept"):
         yield "unknown" if row["partition_count"] is None else str(row[name])
     yield _span(None if row["duration_ms"] is None else row["duration_ms"] / 1000)
     yield _span(row["seconds_since_previous"])
 
 
-def _clients(sign: str, members: list[Row]) -> str:
-    """Return the first few client ids, or member ids if the client is unknown."""
-    names = [sign + (member["client_id"] or member["member_id"]) for member in members]
+def _some(sign: str, members: list[Row] | None, distinct: Mapping[str, str]) -> str:
+    """Return the names of the first few members."""
+    names = [sign + distinct[member["member_id"]] for member in members or ()]
     more = len(names) - _NAMES_SHOWN
     return " ".join(names[:_NAMES_SHOWN]) + (f" {sign}{more} more" if more > 0 else "")
 

@@ -219,7 +219,7 @@ class Lanes {
       }
       const title = `${lane.name}: ${member.label}, ${span(it.from, it.isOpen ? null : it.to)}`;
       parts.push(svg("rect", { class: style, ...at }, svg("title", {}, title)));
-      const text = each > 13 && width > 40 ? fitting(member.label, width - 10) : "";
+      const text = each > 13 && width > 40 ? fittingEnds(member.label, width - 10) : "";
       if (text) parts.push(svg("text", { class: `on${dim}`, x: left + 5, y: at.y + each / 2 + 3.5 }, text));
     }
     return parts;
@@ -240,7 +240,7 @@ class Lanes {
   }
 
   drawLife(lane, y) {
-    const parts = [svg("text", { class: "lane end", x: GUTTER - 8, y: y + 14 }, fitting(lane.name, GUTTER - 16))];
+    const parts = [svg("text", { class: "lane end", x: GUTTER - 8, y: y + 14 }, fittingEnds(lane.name, GUTTER - 16))];
     const shown = [...inView(this.view, lane.lives, "joined_at", "left_at")];
     shown.forEach(([life, left, right], index) => {
       const dim = this.isDim([life.member]) ? " dim" : "";

@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 from grouptrail import contracts
+from grouptrail.query.member_names import distinct_names
 from grouptrail.report.group_rows import GroupRows, Row
 
 HUES, SHADES = 12, 2
@@ -170,16 +171,11 @@ def _seat(members: Iterable[Member]) -> None:
 
 
 def _label(members: Iterable[Member]) -> None:
-    """Label members by instance or client id, and number the seats that have the same one."""
-    seats: dict[str, dict[str, int]] = {}
+    """Label each seat as the last member that has it."""
+    last = {member.seat: member for member in members}
+    names = distinct_names(vars(member) for member in last.values())
     for member in members:
-        member.label = member.instance_id or member.client_id or member.member_id
-        named = seats.setdefault(member.label, {})
-        named.setdefault(member.seat, len(named) + 1)
-    for member in members:
-        named = seats[member.label]
-        if len(named) > 1:
-            member.label = f"{member.label} #{named[member.seat]}"
+        member.label = names[last[member.seat].member_id]
 
 
 def colour_slots(members: Iterable[Member]) -> dict[str, int]:

@@ -70,16 +70,17 @@ function plural(count, noun) {
 }
 
 /** As much of a text as fits into this many pixels of the small font. */
-function fitting(text, pixels) {
+function fitting(text, pixels, end = 0) {
   const most = Math.floor(pixels / 6.4);
   if (text.length <= most) return text;
-  return most < 3 ? "" : `${text.slice(0, most - 1)}…`;
+  if (most < 3) return "";
+  const kept = Math.min(end, Math.floor((most - 1) / 2));
+  return `${text.slice(0, most - 1 - kept)}…${text.slice(text.length - kept)}`;
 }
 
-/** As `fitting`, with the end of the text, where a partition has its number. */
+/** As `fitting`, with the end of the text, where a partition has its number and a member what tells it apart. */
 function fittingEnds(text, pixels) {
-  const whole = fitting(text, pixels);
-  return whole === text ? text : `${whole.slice(0, -7)}…${text.slice(-6)}`;
+  return fitting(text, pixels, 6);
 }
 
 /** The least round number that is not below a value, of 1 or more: 1, 2 or 5 and zeros. */

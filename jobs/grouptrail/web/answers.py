@@ -297,6 +297,7 @@ class Reset(Answer):
     before_offset: int | None
     after_offset: int
     moved_by: int | None = Field(description="The difference; if negative, records are read again.")
+    owner_member_id: str | None = Field(description="The member that owned the partition. Null: none.")
     owner_client_id: str | None
     group_state: str | None
 

@@ -86,7 +86,8 @@ ORDER BY may_be_read_twice DESC, at DESC
 LIMIT {_MOST_REREADS}
 """
 _RESETS = f"""
-SELECT at, topic, partition, kind, before_offset, after_offset, moved_by, owner_client_id, group_state
+SELECT at, topic, partition, kind, before_offset, after_offset, moved_by, owner_member_id, owner_client_id,
+  group_state
 FROM resets(:window)
 WHERE group_id = :group AND at >= :since AND at <= :until
 ORDER BY at DESC

@@ -5,10 +5,11 @@ from __future__ import annotations
 from flask import Blueprint, Response, jsonify, render_template
 from markupsafe import Markup
 
+from grouptrail.query.member_names import distinct_names
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
 from grouptrail.snapshot.state import STATES
-from grouptrail.web.answers import GroupQuery, GroupsQuery, Topic, TopicQuery
+from grouptrail.web.answers import Group, GroupQuery, GroupsQuery, Topic, TopicQuery
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page
 from grouptrail.web.openapi import API, description
@@ -45,6 +46,7 @@ def pages(index: GroupIndex) -> Blueprint:
             clusters=index.clusters_of("group_id", page.answer.group_id),
             timeline=data,
             no_timeline=page.no_timeline,
+            names=_names(page.answer),
             anchors=page.anchors,
         )
 
@@ -75,3 +77,14 @@ def pages(index: GroupIndex) -> Blueprint:
         return jsonify(description())
 
     return routes
+
+
+def _names(group: Group) -> dict[str, str]:
+    """Return a name for each member on the group's page."""
+    owners = [
+        {"member_id": row.owner_member_id, "client_id": row.owner_client_id}
+        for row in group.resets
+        if row.owner_member_id is not None
+    ]
+    members = group.now.members if group.now is not None else ()
+    return distinct_names([*owners, *(member.model_dump() for member in members)])
