@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from grouptrail.config import Config
+from grouptrail.query.fitted_table import LONGEST_NAME
 from support.sample_groups import billing
 from support.small_tables import at, lay
 from support.terminal import on_terminal
@@ -66,3 +67,23 @@ def test_help_at_80_columns_has_no_longer_line() -> None:
         status, printed = on_terminal(*command, "-h")
         assert status == 0
         assert max(map(len, printed.splitlines())) <= 80
+
+
+def test_command_with_a_group_id_of_20_000_characters_has_no_line_of_that_length(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """The tables fit; a line of text has the name shortened, as a topic's longest one would be."""
+    config = Config(warehouse=str(tmp_path_factory.mktemp("long")))
+    name = "g" * 19_995 + "-blue"
+    billing(config, group_id=name, suffix="-" + "m" * 3_000)
+    lay(config, "ingest_progress", {"landed_at": at(60)})
+    for command in (("show", "lag"), ("show", "lag", "--group", "*")):
+        status, printed = on_terminal(*command, "--warehouse", config.warehouse)
+        assert status == 0
+        assert max(map(len, printed.splitlines())) <= 80
+        assert "…" in printed
+    for command in (("show", "group", name), ("diff", name, "2026-03-04 12:20", "2026-03-04 12:23")):
+        status, printed = on_terminal(*command, "--warehouse", config.warehouse)
+        assert status == 0
+        assert max(map(len, printed.splitlines())) <= 80 + LONGEST_NAME
+        assert "-blue" in printed

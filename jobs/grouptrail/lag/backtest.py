@@ -17,6 +17,7 @@ from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, are_of_other_log, keeps_u
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
+from grouptrail.query.fitted_table import LONGEST_NAME, shortened
 from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -185,7 +186,8 @@ def backtest(
     thresholds = Thresholds.of(settings.lag)
     stored = _Stored(warehouse, settings.sample_seconds, groups, since, until)
     firings = replay(stored.samples(), thresholds, alert, settings.lag.group_stop_seconds)
-    rows = [_shown(firing) for firing in sorted(firings, key=lambda firing: firing.fired_at or 0)]
+    most = LONGEST_NAME if format == "table" and out.isatty() else None
+    rows = [_shown(firing, most) for firing in sorted(firings, key=lambda firing: firing.fired_at or 0)]
     if format != "table":
         write_rows(list(_HEADERS), rows, out, format=format)
         return
@@ -254,12 +256,22 @@ class _Stored:
         return sample
 
 
-def _shown(firing: Firing) -> tuple[str | int | float | None, ...]:
+def _shown(firing: Firing, most: int | None) -> tuple[str | int | float | None, ...]:
+    """Return the columns of a firing, with names of at most this many cells."""
     fired_at = firing.fired_at or 0
     lasted = None if firing.ended_at is None else (firing.ended_at - fired_at) / _MICROS
     ended_at = None if firing.ended_at is None else _text(moment(firing.ended_at))
-    position = (firing.group_id, firing.topic, firing.partition)
-    return (*position, _text(moment(fired_at)), ended_at, lasted, firing.status, firing.lag, firing.reason)
+    names = (name if most is None else shortened(name, most) for name in (firing.group_id, firing.topic))
+    return (
+        *names,
+        firing.partition,
+        _text(moment(fired_at)),
+        ended_at,
+        lasted,
+        firing.status,
+        firing.lag,
+        firing.reason,
+    )
 
 
 def _text(time: datetime) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from grouptrail.query.fitted_table import FittedTable
+from grouptrail.query.fitted_table import FittedTable, with_short_words
 from grouptrail.query.formats import console_on, displayed, markdown_text, write_markdown
 
 
@@ -77,7 +77,9 @@ def _print(block: Block, console: Console) -> None:
         console.print(table)
     else:
         style = "bold" if isinstance(block, Heading) else ""
-        console.print(Text(displayed(block.text), style=style), soft_wrap=True)
+        text = displayed(block.text)
+        shown = with_short_words(text, console.width) if console.is_terminal else text
+        console.print(Text(shown, style=style), soft_wrap=True)
 
 
 def _write_markdown(block: Block, out: TextIO) -> None:

@@ -12,6 +12,9 @@ from rich.text import Text
 
 Line = dict[str, str]
 
+LONGEST_NAME = 249
+"""Of a topic in Kafka. Nothing limits the names of groups, clients and members but the protocol's 32,767 bytes."""
+
 _BETWEEN = "  "
 _READABLE_NAME, _LEAST_NAME = 20, 8
 _INDENT = 4
@@ -30,19 +33,26 @@ class FittedTable:
     numbers: tuple[str, ...]
     movable: tuple[str, ...]
 
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the header, and each line with what is below it."""
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the header, and each line with what is below it.
+
+        In a file, a cell longer than LONGEST_NAME is whole and makes its own line longer, but no other.
+        """
         widths = {
             name: max([cell_len(name), *(cell_len(line[name]) for line, _ in self.lines)])
             for name in self.lines[0][0]
         }
+        overflows = not console.is_terminal
+        if overflows:
+            widths = {name: min(width, LONGEST_NAME) for name, width in widths.items()}
         below = self._fit(widths, options.max_width)
         yield Text(self._line({name: name for name in widths}, widths), style="bold")
         yield Text(_BETWEEN.join("─" * width for width in widths.values()))
         for line, style in self.lines:
-            yield Text(self._line(line, widths), style=style)
+            yield Text(self._line(line, widths, overflows=overflows), style=style)
             if moved := ", ".join(self._moved(line, below)):
-                yield Padding(Text(moved, style=style), (0, 0, 0, _INDENT))
+                words = with_short_words(moved, options.max_width - _INDENT)
+                yield Padding(Text(words, style=style), (0, 0, 0, _INDENT))
 
     def _fit(self, widths: dict[str, int], width: int) -> list[str]:
         """Narrow the columns to a width; return those that have to move below their line."""
@@ -61,9 +71,13 @@ class FittedTable:
             widths[longest] = max(widths[longest] - 1, _LEAST_NAME)
         return below
 
-    def _line(self, line: Line, widths: dict[str, int]) -> str:
+    def _line(self, line: Line, widths: dict[str, int], *, overflows: bool = False) -> str:
         cells = (
-            _right(line[name], width) if name in self.numbers else set_cell_size(shortened(line[name], width), width)
+            _right(line[name], width)
+            if name in self.numbers
+            else line[name]
+            if overflows and width == LONGEST_NAME < cell_len(line[name])
+            else set_cell_size(shortened(line[name], width), width)
             for name, width in widths.items()
         )
         return _BETWEEN.join(cells).rstrip()
@@ -91,3 +105,10 @@ def shortened(text: str, width: int) -> str:
     while cell_len(end) > tail:
         end = end[1:]
     return f"{set_cell_size(text, width - 1 - cell_len(end))}…{end}"
+
+
+def with_short_words(text: str, width: int) -> str:
+    """Return text in which words that are longer than any topic's name are shortened to at most this many cells."""
+    return " ".join(
+        shortened(word, width) if cell_len(word) > max(width, LONGEST_NAME) else word for word in text.split(" ")
+    )
