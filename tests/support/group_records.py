@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from grouptrail import contracts
+from grouptrail.decode.rows import decode_row
+from grouptrail.decode.times import from_time
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
 from grouptrail.history.state import decode_state, encode_state
@@ -51,6 +53,22 @@ def classic(
         **more,
     }
     return Record(offset, at, "GroupMetadata", None, body)
+
+
+def as_record(offset: int, at: int, key: bytes, value: bytes) -> Record:
+    """Return a classic group's record as the history reads it: decoded, without nulls."""
+    table, row = decode_row(key, value)
+    assert table == "group_metadata"
+    listed = [
+        {**one, "subscription": _said(one["subscription"]), "assignment": _said(one["assignment"])}
+        for one in row["members"]
+    ]
+    body = {**_said(row), "state_at": from_time(row["state_at"]), "members": listed}
+    return Record(offset, at, "GroupMetadata", None, body)
+
+
+def _said(columns: Row) -> Row:
+    return {name: value for name, value in columns.items() if value is not None}
 
 
 def _is_whole(member: Mapping[str, Any]) -> bool:

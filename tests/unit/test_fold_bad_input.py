@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from grouptrail.decode.rows import decode_row
-from grouptrail.decode.times import from_time
 from grouptrail.history.evidence import CAUSES, REMOVALS, Evidence, RemovalEvidence
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from support.group_records import Row, Rows, classic, fold_rows, gone, member, of
+from support.group_records import Row, Rows, as_record, classic, fold_rows, gone, member, of
 
 ORDERS_0 = {"orders": [0]}
 REMOVED = "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
@@ -367,22 +365,6 @@ def wire_member(name: str, topics: list[str]) -> Row:
         "subscription": encode_blob(Blob("ConsumerProtocolSubscription", 3, subscribed)),
         "assignment": encode_blob(Blob("ConsumerProtocolAssignment", 3, assigned)),
     }
-
-
-def as_record(offset: int, at: int, key: bytes, value: bytes) -> Record:
-    """Return a classic group's record as the history reads it: decoded, without nulls."""
-    table, row = decode_row(key, value)
-    assert table == "group_metadata"
-    listed = [
-        {**one, "subscription": _said(one["subscription"]), "assignment": _said(one["assignment"])}
-        for one in row["members"]
-    ]
-    body = {**_said(row), "state_at": from_time(row["state_at"]), "members": listed}
-    return Record(offset, at, "GroupMetadata", None, body)
-
-
-def _said(columns: Row) -> Row:
-    return {name: value for name, value in columns.items() if value is not None}
 
 
 def test_fold_largest_record_gives_every_member_and_partition() -> None:
