@@ -53,17 +53,18 @@ WRITES = (*TABLES, POSITIONS)
 
 
 class Log:
-    """A log of records in the decoded tables of a warehouse."""
+    """A log of records in a warehouse's decoded tables; a `hole` is an offset without a record at a batch's end."""
 
-    def __init__(self, warehouse: Warehouse, batches: Sequence[Sequence[Raw]] = BATCHES) -> None:
+    def __init__(self, warehouse: Warehouse, batches: Sequence[Sequence[Raw]] = BATCHES, *, hole: int = 0) -> None:
         warehouse.ensure((*READ_OR_WRITTEN, "undecodable_records"))
         self._warehouse = warehouse
         self._batches = batches
+        self._hole = hole
         self.end = 0
 
     def land(self, batch: int) -> pa.Table:
         """Decode a batch and return its rows of `ingest_progress`."""
-        start, self.end = self.end, self.end + len(self._batches[batch])
+        start, self.end = self.end, self.end + len(self._batches[batch]) + self._hole
         rows = [
             (0, start + index, NOON + timedelta(seconds=10 * (start + index)), *record)
             for index, record in enumerate(self._batches[batch])
@@ -363,3 +364,21 @@ def test_groups_whose_members_cannot_be_decoded_are_not_empty(warehouse: Warehou
     assert history(config) == found
     rebuild_with(config, warehouse)
     assert history(config) == found
+
+
+@pytest.mark.parametrize("hole", [0, 1], ids=["no record is missing", "compaction may have taken one"])
+def test_states_of_a_scheduled_run_are_recorded_if_no_offset_is_missing(
+    warehouse: Warehouse, config: Config, hole: int
+) -> None:
+    """Its records are read long after they were written."""
+    keys = [b"\0\5\0\7billing\0\1a", b"\0\3\0\7billing", b"\0\6\0\7billing", b"\0\10\0\7billing\0\1a"]
+    described = next(
+        one.value for one in RECORD_VECTORS if one.key is not None and one.key[:2] == b"\0\5" and one.value
+    )
+    current = next(
+        one.value for one in RECORD_VECTORS if one.key is not None and one.key[:2] == b"\0\10" and one.value
+    )
+    values = [described, b"\0\0\0\0\0\2\0", b"\0\0\0\0\0\2\0", current]
+    log = Log(warehouse, [list(zip(keys, values, strict=True))], hole=hole)
+    batch_writer(config, warehouse).process(log.land(0), 0)
+    assert {row["evidence"] for row in history(config)["group_states"]} == {"inferred" if hole else "recorded"}

@@ -156,7 +156,20 @@ def test_landing_rare_records_above_the_task_report_limit_all_land(
     undecodable, groups = (landed.rows(config, table) for table in ("undecodable_records", "group_metadata"))
     assert sorted(row["record_offset"] for row in (*undecodable, *groups)) == list(range(count))
     assert len(undecodable) - len(groups) in (0, 1)
-    assert all(row["read_at"] for row in groups)
+    assert all(row["read_at"] and row["is_gapless"] for row in groups)
+
+
+def test_landing_records_of_groups_keep_whether_compaction_can_have_taken_others(
+    writer: DecodeBatchWriter, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every offset of partition 0 has a record; one of partition 1 has none."""
+    vector = next(vector for vector in RECORD_VECTORS if vector.name == "group-metadata/v3")
+    rows = [(partition, offset, AT, vector.key, vector.value) for partition in (0, 1) for offset in (0, 1)]
+    monkeypatch.setattr(writer, "_end_offsets", lambda batch: {0: 0, 1: 0} if batch < 0 else {0: 2, 1: 3})
+    monkeypatch.setattr(writer, "_records", RecordsInMemory(rows))
+    writer.write(0)
+    groups = landed.rows(config, "group_metadata")
+    assert {(row["record_partition"], row["is_gapless"]) for row in groups} == {(0, True), (1, False)}
 
 
 def test_landing_broker_unreachable_lands_records_without_log_end_offset(
