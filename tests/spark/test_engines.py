@@ -20,7 +20,6 @@ from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.engines.choice import MOST_BYTES, MOST_ROWS, WITHOUT_SESSION, choose, rule
 from grouptrail.storage.engines.engine import Once, TaskRows
-from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.files import write
 from grouptrail.storage.layout import STATS_COLUMNS, properties
 from grouptrail.storage.schema import table_schema
@@ -179,8 +178,6 @@ def test_ensure_renames_columns_of_an_earlier_version_and_keeps_rows_and_layout(
     assert len(opened.to_pyarrow_table()) == values[name].count("(") - values[name].count("((")
     assert opened.metadata().partition_columns == list(table.contract.partition_by)
     assert opened.metadata().configuration[STATS_COLUMNS] == properties(table.contract)[STATS_COLUMNS]
-    detail = warehouse.session.sql(f"DESCRIBE DETAIL delta.`{table.path}`").collect()[0]
-    assert detail.clusteringColumns == ([] if table.contract.partition_by else list(table.contract.cluster_by))
 
 
 def age(logs: Path) -> None:
@@ -227,14 +224,3 @@ def test_choose_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "grouptrail.engine"):
         choose("/lake", None, rows=1_000)
     assert caplog.messages == ["/lake: 1,000 rows, 0 bytes: delta-rs"]
-
-
-def test_table_that_only_spark_can_write_is_refused_without_a_session(warehouse: Warehouse) -> None:
-    """A table with liquid clustering; delta-rs reads it all the same."""
-    table = warehouse.table(APPENDED)
-    table.ensure()
-    without = warehouse.with_spark(None).table(APPENDED)
-    with pytest.raises(NeedsSparkError, match="log_offsets can only be used with Spark"):
-        without.append(samples(1))
-    table.append(samples(1))
-    assert without.has_rows()

@@ -108,7 +108,7 @@ def test_following_each_query_continues_where_the_other_was_stopped_or_failed(
                 f"DELETE FROM {table_in_sql(warehouse.table(TABLE).location)} WHERE log_end_offset = {turn - 3}"
             )
         if turn in {4, 8}:
-            spark.sql(f"OPTIMIZE {name} FULL")
+            spark.sql(f"OPTIMIZE {name}")
         fails, alone = turn % 3 == 2, choose.random() < 0.4
         copy.failing = {len(copy.batches)} if fails else set()
         if alone and fails:

@@ -18,7 +18,7 @@ from grouptrail.lag.shards import LagShards
 from grouptrail.lag.state import LagState
 from grouptrail.memory import KEPT_WITHIN_BATCHES
 from grouptrail.runtime.warehouses import warehouse_of
-from grouptrail.storage.engines.delta_log import Commit
+from grouptrail.storage.engines import delta_rs
 from grouptrail.storage.lineage import with_source
 from support.contexts import lag_inputs
 from support.lag_cluster import LagCluster, in_order, lay_empty
@@ -85,7 +85,7 @@ def test_samples_are_written_once_by_processes_that_keep_their_state(
             writer = new_writer()
         if batch == 5:
             with monkeypatch.context() as patch:
-                patch.setattr(Commit, "write", lambda *_given, **_how: 1 / 0)
+                patch.setattr(delta_rs, "append_files", lambda *_given: 1 / 0)
                 with pytest.raises(ZeroDivisionError):
                     writer.process(rows, batch)
         writer.process(rows, batch)

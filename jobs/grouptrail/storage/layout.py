@@ -9,23 +9,11 @@ COMMITS_A_CHECKPOINT = 10
 
 CHECKPOINT_INTERVAL = "delta.checkpointInterval"
 STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-CLUSTERING = "clustering"
-"""The writer feature of tables with liquid clustering."""
-
-# Where `delta_log.Commit` commits it also writes checkpoints: Spark's take seconds of a core, and 150 MB.
-_NEVER = 1_000_000_000
-EARLIER_INTERVALS = ("10", "100")
-"""The intervals that older versions of grouptrail gave such tables."""
 
 
 def meaning(column: Column) -> str:
     """Return the comment of a column."""
     return column.about if column.null_means is None else f"{column.about}; null: {column.null_means}"
-
-
-def spark_properties(table: Table, *, takes_files: bool) -> dict[str, str]:
-    """Return Delta's properties of a table that Spark writes, `takes_files`: only with `delta_log.Commit`."""
-    return properties(table) | ({CHECKPOINT_INTERVAL: str(_NEVER)} if takes_files else {})
 
 
 def properties(table: Table) -> dict[str, str]:

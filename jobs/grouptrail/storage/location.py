@@ -30,11 +30,6 @@ class TableLocation:
         return contracts.tables()[self.name]
 
     @property
-    def is_clustered(self) -> bool:
-        """Whether Spark creates it with liquid clustering: delta-rs does not commit to such a table."""
-        return not self.contract.partition_by
-
-    @property
     def new_values(self) -> Mapping[str, Any]:
         """The values of all new rows, by column."""
         return {"cluster": self.cluster, **self.shared}

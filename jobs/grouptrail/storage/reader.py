@@ -21,6 +21,9 @@ OpenTable = DeltaTable
 READ_ERRORS = (DeltaError, OSError, ValueError)
 """Exceptions of delta-rs if a table cannot be read, or a query is wrong."""
 
+REARRANGES = "grouptrail.rearranges"
+"""Set in the information about a commit that writes rows anew without changing them."""
+
 _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
 
@@ -82,6 +85,11 @@ def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
     return [*kept, *(f"{_NULLS[column.type]} AS {column.name}" for column in added)]
 
 
+def is_clustered(table: OpenTable) -> bool:
+    """Return whether a table has liquid clustering, as version 0.1 made it: delta-rs does not commit to it."""
+    return "clustering" in (table.protocol().writer_features or ())
+
+
 def table_id(table: OpenTable) -> str:
     """Return the table's id, which differs if it was deleted and created again."""
     return str(table.metadata().id)
@@ -136,7 +144,7 @@ def newest_commit(location: TableLocation) -> Commit | None:
     contract, there = location.contract, column_names(table)
     # Unlike OPTIMIZE, VACUUM, redecode and retention. Redecode also merges, but not into history tables.
     by_batches = {"STREAMING UPDATE", "WRITE"} | ({"MERGE"} if contract.partition_by else set())
-    history = table.history(_COMMITS_SEARCHED)
+    history = [one for one in table.history(_COMMITS_SEARCHED) if not one.get(REARRANGES)]
     files = table.get_add_actions()
     counts = files["num_records"].to_pylist() if "num_records" in files.column_names else [None]
     return Commit(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from grouptrail.contracts import Table as Contract
 from grouptrail.storage import reader
 from grouptrail.storage.engines.choice import EngineName, choose, running
-from grouptrail.storage.layout import CLUSTERING
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import Commit, OpenTable
 
@@ -243,13 +242,13 @@ class Table:
 
     def _engine_for(self, rows: Any) -> Engine:
         """Return the engine for rows to write: those on the driver need not be read by Spark if they are few."""
-        if hasattr(rows, "num_rows"):
-            return self._engine(rows=rows.num_rows, commits=True)
+        if callable(rows) or hasattr(rows, "num_rows"):
+            return self._engine(rows=getattr(rows, "num_rows", 0), commits=True)
         return self._named("spark")
 
     def _engine(self, *, rows: int = 0, commits: bool = False, writes_anew: bool = False) -> Engine:
-        is_clustered = (commits and self._is_clustered) or (writes_anew and self._spark is not None)
-        return self._named(choose(self.path, self._spark, rows=rows, is_clustered=is_clustered, only=self._only))
+        needs_spark = (commits and self._is_clustered) or (writes_anew and self._spark is not None)
+        return self._named(choose(self.path, self._spark, rows=rows, is_clustered=needs_spark, only=self._only))
 
     def _named(self, name: EngineName) -> Engine:
         if name == "spark":
@@ -262,10 +261,8 @@ class Table:
 
     @property
     def _is_clustered(self) -> bool:
-        if self._spark is not None:
-            return self.location.is_clustered
-        table = self.open()  # made by delta-rs it is not
-        return table is not None and CLUSTERING in (table.protocol().writer_features or ())
+        table = self.open() if reader.supports(self.path) else None
+        return table is not None and reader.is_clustered(table)
 
     def _marked(self, once: Once) -> Once:
         """Return what is noted in the table's log."""

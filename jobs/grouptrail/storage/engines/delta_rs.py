@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from typing import Any
 
@@ -15,17 +14,19 @@ from deltalake import (
     WriterProperties,
     write_deltalake,
 )
-from deltalake.transaction import AddAction
+from deltalake.exceptions import DeltaError
 
 from grouptrail.storage import reader
 from grouptrail.storage.buckets import in_buckets
 from grouptrail.storage.creation import create_table
-from grouptrail.storage.engines.engine import Once, Rows, TaskRows
+from grouptrail.storage.engines.commits import append_files, commit
+from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
 from grouptrail.storage.engines.retries import one_writer
 from grouptrail.storage.errors import NeedsSparkError
-from grouptrail.storage.files import with_all_columns
+from grouptrail.storage.files import with_all_columns, write
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import has_columns, select
+from grouptrail.storage.rows_by_version import note
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal
 
@@ -40,39 +41,25 @@ class DeltaRs:
     name = "delta-rs"
 
     def create(self, table: TableLocation) -> None:
-        """Create the table, without clustering. Raises NeedsSparkError if it exists and lacks columns."""
-        there = reader.open_table(table)
-        if there is None:
-            create_table(table)
-        elif not has_columns(there, table_schema(table.name)):
+        """Create the table if it does not exist. Raises NeedsSparkError if it lacks columns."""
+        there = create_if_missing(table)
+        if not has_columns(there, table_schema(table.name)):
             raise NeedsSparkError(f"{table.path} lacks columns of this version: `grouptrail run` adds them")
 
     def append(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
-        """Append rows, unless `once` has been done."""
+        """Append rows, unless `once` has been done: as files that Arrow writes."""
         there = reader.existing_table(table)
         if once is not None and once.is_done_in(there):
             return
         if isinstance(rows, TaskRows):
             rows = rows.records.mapInArrow(rows.function, rows.ddl).toArrow()
-        if isinstance(rows, pa.Table):
-            write_deltalake(
-                there,
-                _as_stored(rows, table),
-                mode="append",
-                writer_properties=_COMPRESSED,
-                commit_properties=_noting(once),
-                post_commithook_properties=_LOGS_KEPT,
-            )
-        else:
-            actions = map(json.loads, rows(table))
-            there.create_write_transaction(
-                [_add_action(action["add"]) for action in actions if "add" in action],
-                "append",
-                there.schema(),
-                there.metadata().partition_columns,
-                commit_properties=_noting(once),
-                post_commithook_properties=_LOGS_KEPT,
-            )
+        if table.contract.partition_by:
+            one_writer(lambda: _append_partitioned(table, _on_driver(rows), once), table)
+            return
+        files = write(rows.to_batches(), table) if isinstance(rows, pa.Table) else rows(table)
+        version = append_files(table, there, files, once)
+        if version is not None and isinstance(rows, pa.Table):
+            note(table, version, rows)
 
     def upsert(self, table: TableLocation, rows: Any, buckets: Collection[int], once: Once) -> None:
         """Merge rows into the open rows of these buckets."""
@@ -98,20 +85,27 @@ class DeltaRs:
         one_writer(merge, table)
 
     def replace(self, table: TableLocation, rows: Any) -> None:
-        """Overwrite the cluster's rows."""
+        """Overwrite the cluster's rows.
+
+        WriteFiles: files are replaced where each has rows of one cluster only. Of a table whose files have rows of
+        several clusters, or deleted rows, this cluster's rows are deleted in a commit before.
+        """
+        if callable(rows):
+            one_writer(lambda: _replace_files(table, rows), table)
+            return
         ours = _as_stored(_on_driver(rows), table)
 
-        def write() -> None:
+        def overwrite() -> None:
             write_deltalake(
                 reader.existing_table(table),
                 ours,
                 mode="overwrite",
-                predicate=f"cluster = {datafusion_literal(table.cluster)}",
+                predicate=_own_rows(table),
                 writer_properties=_COMPRESSED,
                 post_commithook_properties=_LOGS_KEPT,
             )
 
-        one_writer(write, table)
+        one_writer(overwrite, table)
 
     def last_version(self, table: TableLocation, app: str) -> int:
         """Return the newest version that an app has written; -1 if there is none."""
@@ -124,6 +118,17 @@ class DeltaRs:
         return select(table, columns, rest)
 
 
+def create_if_missing(table: TableLocation) -> reader.OpenTable:
+    """Open the table, which is created if it does not exist."""
+    there = reader.open_table(table)
+    try:
+        return create_table(table) if there is None else there
+    except DeltaError:
+        if (there := reader.open_table(table)) is None:
+            raise
+        return there  # another process was first
+
+
 def _on_driver(rows: Any) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else rows.toArrow()
 
@@ -134,16 +139,55 @@ def _as_stored(rows: pa.Table, table: TableLocation) -> pa.Table:
     return with_all_columns(rows, table).take(np.arange(len(rows)))
 
 
-def _noting(once: Once | None) -> CommitProperties | None:
-    return None if once is None else CommitProperties(app_transactions=[Transaction(once.app, once.version)])
+def _noting(once: Once | None, max_commit_retries: int | None = None) -> CommitProperties:
+    noted = [] if once is None else [Transaction(once.app, once.version)]
+    return CommitProperties(app_transactions=noted, max_commit_retries=max_commit_retries)
 
 
-def _add_action(file: dict[str, Any]) -> AddAction:
-    return AddAction(
-        file["path"],
-        file["size"],
-        file["partitionValues"],
-        file["modificationTime"],
-        file["dataChange"],
-        file["stats"],
-    )
+def _append_partitioned(table: TableLocation, rows: pa.Table, once: Once | None) -> None:
+    there = reader.existing_table(table)
+    if once is None or not once.is_done_in(there):
+        write_deltalake(
+            there,
+            _as_stored(rows, table),
+            mode="append",
+            writer_properties=_COMPRESSED,
+            commit_properties=_noting(once, max_commit_retries=0),
+            post_commithook_properties=_LOGS_KEPT,
+        )
+
+
+def _own_rows(table: TableLocation) -> str:
+    return f"cluster = {datafusion_literal(table.cluster)}"
+
+
+def _replace_files(table: TableLocation, files: WriteFiles) -> None:
+    there = reader.existing_table(table)
+    ours = own_files(there, table.cluster)
+    if ours is None:
+        there.delete(
+            _own_rows(table),
+            writer_properties=_COMPRESSED,
+            commit_properties=CommitProperties(max_commit_retries=0),
+            post_commithook_properties=_LOGS_KEPT,
+        )
+    commit(table, there, files(table), instead_of=ours or {})
+
+
+def own_files(there: reader.OpenTable, cluster: str) -> dict[str, int] | None:
+    """Return the sizes of a table's files with rows of a cluster, by path.
+
+    None if one may have rows of other clusters, too, or deleted rows.
+    """
+    if "deletionVectors" in (there.protocol().writer_features or ()):
+        return None
+    ours = {}
+    for file in pa.table(there.get_add_actions(flatten=True)).to_pylist():
+        least, most = file.get("min.cluster"), file.get("max.cluster")
+        if least is None or most is None or least < cluster < most:
+            return None
+        if cluster in (least, most):
+            if least != most:
+                return None
+            ours[file["path"]] = file["size_bytes"]
+    return ours

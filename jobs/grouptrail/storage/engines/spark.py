@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from deltalake import DeltaTable
 
 from grouptrail.contracts import Column
 from grouptrail.contracts import Table as Contract
 from grouptrail.locations import is_uri
 from grouptrail.storage import reader
 from grouptrail.storage.buckets import in_buckets
-from grouptrail.storage.creation import create_as_spark_does
 from grouptrail.storage.engines import delta_log
+from grouptrail.storage.engines.delta_rs import DeltaRs, create_if_missing, own_files
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
 from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
 from grouptrail.storage.errors import TableVersionError
 from grouptrail.storage.files import ADDED, with_all_columns, write, writing
-from grouptrail.storage.layout import (
-    CHECKPOINT_INTERVAL,
-    EARLIER_INTERVALS,
-    STATS_COLUMNS,
-    meaning,
-    spark_properties,
-)
+from grouptrail.storage.layout import STATS_COLUMNS, meaning, properties
 from grouptrail.storage.location import TableLocation
-from grouptrail.storage.reader import supports
+from grouptrail.storage.reader import is_clustered, supports
 from grouptrail.storage.rows import has_columns
 from grouptrail.storage.rows_by_version import note
 from grouptrail.storage.schema import table_schema
@@ -51,29 +45,30 @@ class Spark:
         """Create the table if it does not exist, and add the columns that its contract has gained."""
         with lock(table):  # jobs that start at once need some of the same tables
             _remove_checksum(table)
-            there = reader.open_table(table) if supports(table.path) else None
-            if there is None and _is_created_locally(table):
-                return
+            there = create_if_missing(table) if supports(table.path) else None
             if not has_columns(there, table_schema(table.name)):
                 self._create_or_alter(table)
-            if there is not None:
-                self._set_checkpoint_interval(there, table)
 
     def append(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
         """Append rows, unless `once` has been done: as files that Arrow writes, where delta-rs supports the store."""
         if not takes_files(table):
             self._append_frame(table, rows, once)
             return
+        files = partial(_written_by_tasks, rows) if isinstance(rows, TaskRows) else rows
+        if is_clustered(reader.existing_table(table)):
+            self._append_to_clustered(table, files, once)
+        else:
+            DeltaRs().append(table, files, once)
+
+    def _append_to_clustered(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
         commit = delta_log.Commit(self.session, table, once)
         if once is not None and once.is_done_in(reader.existing_table(table)):
             return
-        if isinstance(rows, TaskRows):
-            files = rows.records.mapInArrow(writing(rows.function, table), ADDED).collect()
-            commit.write([file.added for file in files])
-        elif isinstance(rows, pa.Table):
+        if isinstance(rows, pa.Table):
             version = commit.write(list(write(rows.to_batches(), table)))
             note(table, version, rows)
         else:
+            assert callable(rows)
             commit.write(list(rows(table)))
 
     def upsert(self, table: TableLocation, rows: Any, buckets: Collection[int], once: Once) -> None:
@@ -96,13 +91,17 @@ class Spark:
         Only one writer at a time may then write rows of a cluster. In a table whose files have rows of several
         clusters, or deleted rows, this cluster's rows are deleted in a commit before.
         """
-        if callable(rows):
+        if callable(rows) and is_clustered(reader.existing_table(table)):
             one_writer(lambda: self._replace_files(table, rows), table)
+        elif callable(rows):
+            DeltaRs().replace(table, rows)
         else:
             _overwrite(self._whole(rows, table), own_rows(table), table, {})
 
     def last_version(self, table: TableLocation, app: str) -> int:
         """Return the newest version that an app has written; -1 if there is none."""
+        if supports(table.path):
+            return DeltaRs().last_version(table, app)
         return delta_log.last_version(self.session, table.path, app)
 
     def select(self, table: TableLocation, columns: str, rest: str) -> list[dict[str, Any]]:
@@ -144,7 +143,8 @@ class Spark:
         return self._frame(rows, table).withColumn("cluster", F.lit(table.cluster)).select(*columns)
 
     def _replace_files(self, table: TableLocation, files: WriteFiles) -> None:
-        ours = _own_files(table)
+        there = reader.existing_table(table)
+        ours = own_files(there, table.cluster)
         if ours is None:
             self.session.sql(f"DELETE FROM {table_in_sql(table)} WHERE {own_rows(table)}")
         commit = delta_log.Commit(self.session, table, None)
@@ -153,10 +153,10 @@ class Spark:
     def _create_or_alter(self, table: TableLocation) -> None:
         contract = table.contract
         if not exists(self.session, table):
-            properties = ", ".join(f"'{key}' = '{value}'" for key, value in _properties(table).items())
+            settings = ", ".join(f"'{key}' = '{value}'" for key, value in properties(contract).items())
             self.session.sql(
                 f"CREATE TABLE IF NOT EXISTS {table_in_sql(table)} ({_columns(contract.columns)}) USING delta "
-                f"{_layout(contract)} COMMENT {spark_literal(contract.about)} TBLPROPERTIES ({properties})"
+                f"{_partitions(contract)} COMMENT {spark_literal(contract.about)} TBLPROPERTIES ({settings})"
             )
             return
         with_retries(lambda: self._rename_columns(table), TRIES)
@@ -190,22 +190,13 @@ class Spark:
         if contract.partition_by:
             writer = writer.partitionBy(*contract.partition_by)
         writer.save(table.path)
-        if not contract.partition_by:
-            self.session.sql(f"ALTER TABLE {name} {_layout(contract)}")
-        stats = _properties(table)[STATS_COLUMNS]
+        stats = properties(contract)[STATS_COLUMNS]
         self.session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{STATS_COLUMNS}' = '{stats}')")
-
-    def _set_checkpoint_interval(self, there: DeltaTable, table: TableLocation) -> None:
-        """Let Spark write as many checkpoints as in new tables, if it writes them as an older grouptrail wanted."""
-        is_ours = there.metadata().configuration.get(CHECKPOINT_INTERVAL) in EARLIER_INTERVALS
-        if is_ours and takes_files(table):
-            interval = f"'{CHECKPOINT_INTERVAL}' = '{_properties(table)[CHECKPOINT_INTERVAL]}'"
-            self.session.sql(f"ALTER TABLE {table_in_sql(table)} SET TBLPROPERTIES ({interval})")
 
 
 def takes_files(table: TableLocation) -> bool:
     """Return whether Arrow writes the table's files: delta-rs knows its store, and it has no partitions."""
-    return supports(table.path) and table.is_clustered
+    return supports(table.path) and not table.contract.partition_by
 
 
 def exists(spark: SparkSession, table: TableLocation) -> bool:
@@ -243,34 +234,9 @@ def _overwrite(rows: DataFrame, where: str, table: TableLocation, options: Mappi
     one_writer(lambda: writer.save(table.path), table)
 
 
-def _own_files(table: TableLocation) -> dict[str, int] | None:
-    """Return the sizes of the table's files with rows of this cluster, by path.
-
-    None if one may have rows of other clusters, too, or deleted rows.
-    """
-    there = reader.open_table(table) if takes_files(table) else None
-    if there is None or "deletionVectors" in (there.protocol().writer_features or ()):
-        return None
-    ours = {}
-    for file in pa.table(there.get_add_actions(flatten=True)).to_pylist():
-        least, most = file.get("min.cluster"), file.get("max.cluster")
-        if least is None or most is None or least < table.cluster < most:
-            return None
-        if table.cluster in (least, most):
-            if least != most:
-                return None
-            ours[file["path"]] = file["size_bytes"]
-    return ours
-
-
-def _is_created_locally(table: TableLocation) -> bool:
-    if is_uri(table.path):
-        return False
-    try:
-        create_as_spark_does(table)
-    except OSError:  # such as file systems without hard links
-        return False
-    return True
+def _written_by_tasks(rows: TaskRows, table: TableLocation) -> list[str]:
+    files = rows.records.mapInArrow(writing(rows.function, table), ADDED).collect()
+    return [file.added for file in files]
 
 
 def _remove_checksum(table: TableLocation) -> None:
@@ -282,19 +248,12 @@ def _remove_checksum(table: TableLocation) -> None:
         Path(table.path, "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
 
 
-def _layout(contract: Contract) -> str:
-    """Return the partitioning or clustering; files of partitioned tables are sorted by `grouptrail maintain`."""
-    if contract.partition_by:
-        return f"PARTITIONED BY ({', '.join(contract.partition_by)})"
-    return f"CLUSTER BY ({', '.join(contract.cluster_by)})"
+def _partitions(contract: Contract) -> str:
+    return f"PARTITIONED BY ({', '.join(contract.partition_by)})" if contract.partition_by else ""
 
 
 def _columns(columns: tuple[Column, ...] | list[Column]) -> str:
     return ", ".join(f"`{column.name}` {column.type} COMMENT {spark_literal(meaning(column))}" for column in columns)
-
-
-def _properties(table: TableLocation) -> dict[str, str]:
-    return spark_properties(table.contract, takes_files=takes_files(table))
 
 
 def _simple(ddl: str) -> str:
