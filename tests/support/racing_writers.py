@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from grouptrail.storage import sorting
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse
@@ -38,6 +39,15 @@ def append_batches(table: Table, first: int, last: int, rows: int) -> None:
         table.append(batch(table, number, rows), Once("job", number))
 
 
+def sort_until(table: Table, last: int) -> None:
+    """Sort into short runs until a batch has been appended, and once more."""
+    sorting._ROWS_A_RUN = 16
+    is_last = False
+    while not is_last:
+        is_last = table.last_version("job") >= last
+        sorting.sort_new_files(table.location)
+
+
 def started(location: str, options: Mapping[str, str], *work: str | int) -> subprocess.Popen[bytes]:
     """Start a process that does some work of `main`."""
     given = [location, json.dumps(dict(options)), *map(str, work)]
@@ -52,7 +62,7 @@ def wait(*processes: subprocess.Popen[bytes]) -> None:
 
 def main(location: str, options: str, work: str, *numbers: str) -> None:
     table = table_at(location, json.loads(options))
-    {"append": append_batches}[work](table, *map(int, numbers))
+    {"append": append_batches, "sort": sort_until}[work](table, *map(int, numbers))
 
 
 if __name__ == "__main__":

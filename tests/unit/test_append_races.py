@@ -1,4 +1,4 @@
-"""Several processes append to one table: each batch is in it once, whoever is beaten or killed."""
+"""Several processes append to one table and sort it: each batch is in it once, whoever is beaten or killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.files import write
 from grouptrail.storage.table import Table
 from servers.object_store import BUCKET, object_store
-from support.racing_writers import append_batches, batch, started, table_at, wait
+from support.racing_writers import append_batches, batch, sort_until, started, table_at, wait
 
 Store = tuple[str, dict[str, str]]
 
@@ -59,6 +59,47 @@ def test_append_processes_killed_at_any_time_leave_each_batch_once(store: Store)
     assert offsets(table) == list(range(BATCHES * ROWS))
 
 
+def test_sorting_beside_appends_and_another_sorting_keeps_each_row_once(store: Store) -> None:
+    table = table_at(*store)
+    table.ensure()
+    writers = [started(*store, "append", 0, BATCHES, ROWS) for _ in range(2)]
+    wait(*writers, *(started(*store, "sort", BATCHES - 1) for _ in range(2)))
+    assert offsets(table) == list(range(BATCHES * ROWS))
+    assert len(files(table)) < BATCHES
+
+
+def test_sorting_killed_at_any_time_keeps_each_row_once(store: Store) -> None:
+    """It is killed before, while and after it commits; files that it has written belong to no version then."""
+    table, choose = table_at(*store), random.Random(7)
+    table.ensure()
+    appended, sorted_by_killed = 0, 0
+    for _ in range(6):
+        append_batches(table, appended, appended + 5, ROWS)
+        appended += 5
+        before, stop_at = files(table), choose.random()
+        process = started(*store, "sort", 1_000_000)
+        deadline = time.monotonic() + 60
+        while files(table) == before:
+            assert time.monotonic() < deadline
+        end = time.monotonic() + stop_at / 10
+        while time.monotonic() < end:
+            append_batches(table, appended, appended + 1, ROWS)
+            appended += 1
+        process.kill()
+        process.wait()
+        sorted_by_killed += any(one.startswith("rest-") for one in files(table) - before)
+        assert offsets(table) == list(range(appended * ROWS))
+    assert sorted_by_killed
+    sort_until(table, 0)
+    assert offsets(table) == list(range(appended * ROWS))
+
+
+def files(table: Table) -> set[str]:
+    opened = table.open()
+    assert opened is not None
+    return set(opened.get_add_actions()["path"].to_pylist())
+
+
 def test_append_to_a_table_opened_before_another_commit_is_retried_or_recognised(tmp_path: Path) -> None:
     """By its application's version, or without one by its files: the answer of a store may have been lost."""
     table = table_at(str(tmp_path), {})
@@ -66,8 +107,8 @@ def test_append_to_a_table_opened_before_another_commit_is_retried_or_recognised
     before = table.open()
     assert before is not None
     append_batches(table, 0, 2, ROWS)
-    files = {number: list(write(batch(table, number, ROWS).to_batches(), table.location)) for number in (1, 2)}
-    assert commits.append_files(table.location, before, files[1], Once("job-log_offsets", 1)) is None
-    assert commits.append_files(table.location, before, files[2], None) == 3
-    assert commits.append_files(table.location, before, files[2], None) is None
+    written = {number: list(write(batch(table, number, ROWS).to_batches(), table.location)) for number in (1, 2)}
+    assert commits.append_files(table.location, before, written[1], Once("job-log_offsets", 1)) is None
+    assert commits.append_files(table.location, before, written[2], None) == 3
+    assert commits.append_files(table.location, before, written[2], None) is None
     assert offsets(table) == list(range(3 * ROWS))

@@ -63,14 +63,19 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
         with_all_columns(pa.Table.from_batches(group), location, keep_codes=True)
         for group in gathered(rows, rows=_ROWS_A_GROUP)
     )
-    first = next(groups, None)
-    if first is None:
-        return
-    name = f"part-{uuid.uuid4()}.zstd.parquet"
+    if (first := next(groups, None)) is not None:
+        yield write_file(chain([first], groups), first.schema, location)
+
+
+def write_file(
+    groups: Iterable[pa.Table], schema: pa.Schema, location: TableLocation, *, prefix: str = "part"
+) -> str:
+    """Write tables of one schema, each as a row group, to a file of a table; return Delta's `add` action of it."""
+    name = f"{prefix}-{uuid.uuid4()}.zstd.parquet"
     collected: list[pq.FileMetaData] = []
     with table_folder(location.path, location.options).open_output_stream(name) as sink:
-        with _writer(sink, first.schema, collected) as writer:
-            for group in chain([first], groups):
+        with _writer(sink, schema, collected) as writer:
+            for group in groups:
                 writer.write_table(group, row_group_size=len(group))
         size = sink.tell()
     [metadata] = collected
@@ -82,7 +87,7 @@ def write(rows: Iterable[pa.RecordBatch], location: TableLocation) -> Iterator[s
         "dataChange": True,
         "stats": json.dumps(statistics(metadata, location.name)),
     }
-    yield json.dumps({"add": added})
+    return json.dumps({"add": added})
 
 
 def _writer(sink: pa.NativeFile, schema: pa.Schema, collected: list[pq.FileMetaData]) -> pq.ParquetWriter:

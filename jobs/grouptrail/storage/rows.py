@@ -123,8 +123,23 @@ def files_dataset(
     Texts are read as dictionary codes where their type in `columns` is one (`compact`).
     """
     coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
-    parquet = ds.ParquetFileFormat(dictionary_columns=coded)
+    # Spark's times may be far from today, which nanoseconds do not reach.
+    parquet = ds.ParquetFileFormat(dictionary_columns=coded, coerce_int96_timestamp_unit="us")
     return ds.dataset(files, columns, format=parquet, filesystem=table_folder(table.table_uri, storage))
+
+
+def file_batches(
+    table: OpenTable,
+    files: Sequence[str],
+    columns: pa.Schema,
+    storage: Mapping[str, str] | None = None,
+    among: ds.Expression | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some files that match `among`, in the files' order: see `files_dataset`."""
+    for first in range(0, len(files), _FILES_AT_A_TIME):
+        some = files_dataset(table, files[first : first + _FILES_AT_A_TIME], columns, storage)
+        # Threads, and batches read ahead, take more memory and processor time than they save.
+        yield from some.to_batches(filter=among, batch_readahead=2, use_threads=False)
 
 
 class NewFiles:
@@ -154,14 +169,9 @@ class NewFiles:
         """
         there = _paths(table)
         if files := sorted(there - self._read - self._arranged_anew(table, there)):
-            yield from map(pa.Table.from_batches, gathered(self._batches(table, files), rows=_ROWS_AT_A_TIME))
+            batches = file_batches(table, files, self._columns, self._storage, self._among)
+            yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
         self._read, self._version = there, table.version()
-
-    def _batches(self, table: OpenTable, files: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for first in range(0, len(files), _FILES_AT_A_TIME):
-            some = files_dataset(table, files[first : first + _FILES_AT_A_TIME], self._columns, self._storage)
-            # Threads, and batches read ahead, take more memory and processor time than they save.
-            yield from some.to_batches(filter=self._among, batch_readahead=2, use_threads=False)
 
     def _arranged_anew(self, table: OpenTable, there: set[str]) -> set[str]:
         """Return the files since the last call whose rows are all from files that were read.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from grouptrail.storage.engines.delta_log import remove_old_logs
 from grouptrail.storage.engines.spark import overwriting, table_in_sql
+from grouptrail.storage.reader import is_clustered, supports
+from grouptrail.storage.sorting import can_sort, sort_new_files
 from grouptrail.storage.sql import spark_literal
 from grouptrail.storage.table import Table
 
@@ -36,10 +38,18 @@ def optimize(table: Table) -> None:
     """
     columns = {column.name: column for column in table.contract.columns}
     if not table.contract.partition_by:
-        _sql(table, "OPTIMIZE").collect()
+        _sort(table)
     elif columns["open_bucket"].null_means:
         sort = ", ".join(table.contract.cluster_by)
         _sql(table, "OPTIMIZE", f"WHERE open_bucket IS NULL ZORDER BY ({sort})").collect()
+
+
+def _sort(table: Table) -> None:
+    there = table.open() if supports(table.path) else None
+    if there is not None and can_sort(there) and not is_clustered(there):
+        sort_new_files(table.location)
+    else:
+        _sql(table, "OPTIMIZE").collect()
 
 
 def vacuum(table: Table) -> None:
