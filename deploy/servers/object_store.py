@@ -97,14 +97,25 @@ def object_store(folder: Path) -> Iterator[dict[str, str]]:
         processes.kill(server)
 
 
-def _make_bucket(options: dict[str, str], server: subprocess.Popen[bytes]) -> None:
-    client = boto3.client(
+def upload(folder: Path, options: dict[str, str], prefix: str) -> None:
+    """Copy the files of a folder into the bucket."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            _client(options).upload_file(str(file), BUCKET, f"{prefix}/{file.relative_to(folder)}")
+
+
+def _client(options: dict[str, str]) -> Any:
+    return boto3.client(
         "s3",
         endpoint_url=options["aws_endpoint_url"],
         region_name=options["aws_region"],
         aws_access_key_id=options["aws_access_key_id"],
         aws_secret_access_key=options["aws_secret_access_key"],
     )
+
+
+def _make_bucket(options: dict[str, str], server: subprocess.Popen[bytes]) -> None:
+    client = _client(options)
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while True:
         try:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from deltalake import DeltaTable
 from pydantic import SecretStr
 
+from grouptrail import contracts
 from grouptrail.config import Config
+from grouptrail.storage.reader import is_clustered
 from servers.kafka import Broker
-from servers.object_store import BUCKET, object_store
+from servers.object_store import BUCKET, object_store, upload
 from support import landed
 from support.cli_process import Grouptrail
+from support.frozen_warehouse import thaw
 from support.kafka_clients import await_that, make_orders, producer
 
 pytestmark = [pytest.mark.broker, pytest.mark.full]
@@ -86,3 +91,30 @@ def test_run_s3_bucket_missing_exits_with_one_line(config: Config, options: dict
     assert status == 1
     [line] = printed.splitlines()
     assert line.startswith("grouptrail: the warehouse s3a://nobodys/grouptrail cannot be reached (")
+
+
+def test_maintain_on_s3_removes_clustering_of_version_0_1_once_and_keeps_rows(
+    config: Config, options: dict[str, str], tmp_path: Path
+) -> None:
+    thaw(Config(warehouse=str(tmp_path)))
+    location = f"s3://{BUCKET}/frozen"
+    upload(tmp_path, options, "frozen")
+    tables = [name for name, contract in contracts.tables().items() if not contract.partition_by]
+
+    def opened() -> dict[str, DeltaTable]:
+        return {name: DeltaTable(f"{location}/{name}", storage_options=options) for name in tables}
+
+    def rows() -> dict[str, int]:
+        thinned = ("log_offsets", "consumer_lag")
+        return {name: len(table.to_pyarrow_table()) for name, table in opened().items() if name not in thinned}
+
+    before = rows()
+    assert all(map(is_clustered, opened().values()))
+    config = there(config.model_copy(update={"cluster": "test"}), options, f"{BUCKET}/frozen")
+    for _ in range(2):
+        status, printed = ran(config, "maintain")
+        assert status == 0, printed
+        assert not any(map(is_clustered, opened().values()))
+        assert rows() == before
+        for table in opened().values():
+            assert [one["operation"] for one in table.history()].count("DROP FEATURE") == 1

@@ -213,7 +213,6 @@ def test_choose_is_delta_rs_where_it_can_and_the_driver_has_room(warehouse: Ware
     assert choose("hdfs://lake", spark) == "spark"
     assert choose("/lake", spark, rows=MOST_ROWS + 1) == "spark"
     assert choose("/lake", spark, size_bytes=MOST_BYTES + 1) == "spark"
-    assert choose("/lake", spark, is_clustered=True) == "spark"
     # Starting a session takes longer than so many rows.
     assert choose("/lake", None, rows=WITHOUT_SESSION * MOST_ROWS) == "delta-rs"
     assert choose("/lake", None, rows=WITHOUT_SESSION * MOST_ROWS + 1) == "spark"

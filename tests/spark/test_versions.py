@@ -16,10 +16,9 @@ from grouptrail.quality import check
 from grouptrail.query.errors import QueryError
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.jars import silent
-from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.schema import arrow_type
 from grouptrail.storage.warehouse import Warehouse
-from support.frozen_warehouse import NOON, thaw
+from support.frozen_warehouse import thaw
 from support.queries import asked
 
 pytestmark = pytest.mark.spark
@@ -133,16 +132,3 @@ def test_table_with_unsupported_delta_protocol_is_reported_and_left_unchanged(
         maintain.maintain(warehouse, MaintainConfig(), ("topic_names", "committed_offsets"), log=silent)
     assert "\n" not in str(maintain_error.value)
     assert sorted(log.iterdir()) == files
-
-
-def test_table_that_only_spark_can_write_is_refused_without_a_session(warehouse: Warehouse, config: Config) -> None:
-    """A table with liquid clustering, as version 0.1 made it; delta-rs reads it all the same."""
-    thaw(config)
-    table = warehouse.table("log_offsets")
-    table.ensure()
-    row = {"topic": "orders", "partition": 0, "log_end_offset": 1, "asked_at": NOON, "sampled_at": NOON}
-    without = warehouse.with_spark(None).table("log_offsets")
-    with pytest.raises(NeedsSparkError, match="log_offsets can only be used with Spark"):
-        without.append_rows([row])
-    table.append_rows([row])
-    assert without.has_rows("log_end_offset = 1")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from grouptrail.storage import sorting
 from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse
 
@@ -39,6 +41,12 @@ def append_batches(table: Table, first: int, last: int, rows: int) -> None:
         table.append(batch(table, number, rows), Once("job", number))
 
 
+def ensure_and_append(table: Table, first: int, last: int, rows: int) -> None:
+    with suppress(NeedsSparkError):  # it may lack columns, too
+        table.ensure()
+    append_batches(table, first, last, rows)
+
+
 def sort_until(table: Table, last: int) -> None:
     """Sort into short runs until a batch has been appended, and once more."""
     sorting._ROWS_A_RUN = 16
@@ -62,7 +70,8 @@ def wait(*processes: subprocess.Popen[bytes]) -> None:
 
 def main(location: str, options: str, work: str, *numbers: str) -> None:
     table = table_at(location, json.loads(options))
-    {"append": append_batches, "sort": sort_until}[work](table, *map(int, numbers))
+    works = {"append": append_batches, "ensure": ensure_and_append, "sort": sort_until}
+    works[work](table, *map(int, numbers))
 
 
 if __name__ == "__main__":

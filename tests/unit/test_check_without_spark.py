@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
 from grouptrail import cli, contracts
@@ -24,6 +25,7 @@ from grouptrail.quality import check
 from grouptrail.quality.results import TableResult
 from grouptrail.quality.snapshot import take
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.engines.spark import Spark
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.table import Table
 from support.broken_tables import BROKEN, expected_names, lay_broken
@@ -127,20 +129,29 @@ def test_check_stored_results_have_the_contracts_table(config: Config) -> None:
     assert len(comments) == len(contracts.tables()["check_results"].columns)
 
 
-def test_check_results_in_a_clustered_table_need_spark(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only to append them: delta-rs does not write to tables with liquid clustering, as 0.1 made this one."""
+def test_check_results_are_appended_to_a_table_of_version_0_1(config: Config) -> None:
+    """It had liquid clustering, which delta-rs does not write to."""
     thaw(config)
+    found = checked(config)
+    [row] = warehouse_of(config).table("check_results").select("COUNT(*) AS rows")
+    assert row["rows"] == sum(len(table.results) for table in found.values()) > 0
+
+
+def test_check_results_in_a_table_that_lacks_columns_need_spark(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only to append them."""
+    lay(config, "topic_names", {"topic_id": "a", "topic": "t", "learned_from": "x", "cluster": CLUSTER})
+    schema = pa.schema({"cluster": pa.string()})
+    write_deltalake(warehouse_of(config).table("check_results").path, schema.empty_table())
     appended: list[int] = []
-    append = Table.append_rows
 
     def append_in_session(table: Table, rows: list[dict[str, Any]]) -> None:
-        if table._spark is None:
-            append(table, rows)
-        else:
-            appended.append(len(rows))
+        assert table._spark is not None
+        appended.append(len(rows))
 
     monkeypatch.setattr(Table, "append_rows", append_in_session)
-    monkeypatch.setattr(Table, "ensure", lambda _: None)
+    monkeypatch.setattr(Spark, "create", lambda *_: None)
     in_session = replace(warehouse_of(config), spark=Mock())
     results = checked(config, start_spark=lambda: nullcontext(in_session))
     assert appended == [sum(len(table.results) for table in results.values())]

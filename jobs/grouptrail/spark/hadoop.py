@@ -9,6 +9,9 @@ from grouptrail.spark.classes import java_class
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A file in them is there once it is closed, and there is no renaming.
+_OBJECT_STORES = ("s3", "s3a", "gs")
+
 
 def read_text(spark: SparkSession, path: str) -> str | None:
     """Return a file's text, decoded as Latin-1 if it is not UTF-8; None if there is no such file."""
@@ -43,6 +46,25 @@ def write_whole(spark: SparkSession, path: str, text: str) -> None:
     write_text(spark, unfinished, text)
     if not rename(spark, unfinished, path):
         raise OSError(f"{unfinished} cannot be renamed")
+
+
+def create(spark: SparkSession, path: str, text: str) -> None:
+    """Write a new file that is never there in part, unless there is one."""
+    from py4j.protocol import Py4JJavaError
+
+    files, place = _place(spark, path)
+    try:
+        if files.getScheme() in _OBJECT_STORES:
+            # S3A then has the store refuse a second one; elsewhere the option is unknown, and ignored.
+            builder = files.createFile(place).overwrite(False).opt("fs.option.create.conditional.overwrite", True)
+            stream = builder.build()
+            stream.write(bytearray(text.encode()))
+            stream.close()
+        else:
+            write_whole(spark, path, text)
+    except (Py4JJavaError, OSError):
+        if not files.exists(place):
+            raise
 
 
 def names(spark: SparkSession, folder: str) -> list[str]:

@@ -21,6 +21,8 @@ OpenTable = DeltaTable
 READ_ERRORS = (DeltaError, OSError, ValueError)
 """Exceptions of delta-rs if a table cannot be read, or a query is wrong."""
 
+CLUSTERING = "clustering"
+"""The writer feature of tables with liquid clustering."""
 REARRANGES = "grouptrail.rearranges"
 """Set in the information about a commit that writes rows anew without changing them."""
 
@@ -87,7 +89,7 @@ def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
 
 def is_clustered(table: OpenTable) -> bool:
     """Return whether a table has liquid clustering, as version 0.1 made it: delta-rs does not commit to it."""
-    return "clustering" in (table.protocol().writer_features or ())
+    return CLUSTERING in (table.protocol().writer_features or ())
 
 
 def table_id(table: OpenTable) -> str:

@@ -28,7 +28,6 @@ _BYTES_A_RUN = 256 << 20
 _FILE_BYTES_A_RUN = 64 << 20
 # A query for one group reads the row groups that may have it.
 _ROWS_A_GROUP = 1 << 16
-_TRIES = 100
 
 # The names of sorted files begin with one of these.
 _RUN, _REST = "run", "rest"
@@ -119,12 +118,14 @@ def _ranks(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
 
 def _commit(table: TableLocation, added: Collection[str], removed: dict[str, int]) -> None:
     """Replace files, unless one of them is not there any more or its rows have changed."""
-    for _ in range(_TRIES):
-        there = existing_table(table)
-        if not can_sort(there) or not removed.keys() <= set(there.get_add_actions()["path"].to_pylist()):
-            return
+    there = existing_table(table)
+    while can_sort(there) and removed.keys() <= set(there.get_add_actions()["path"].to_pylist()):
         try:
             commit(table, there, added, instead_of=removed, rearranges=True)
         except CommitFailedError:
-            continue  # another writer was first: look again
-        return
+            newest = existing_table(table)
+            if newest.version() == there.version():  # no other writer was first
+                raise
+            there = newest
+        else:
+            return

@@ -170,7 +170,8 @@ class Table:
 
     def ensure(self) -> None:
         """Create the table if it does not exist, and add the columns that its contract has gained."""
-        self._engine(writes_anew=True).create(self.location)
+        engine = self._engine() if self._spark is None or self._only is not None else self._named("spark")
+        engine.create(self.location)
 
     def append(self, rows: Rows, once: Once | None = None, *, shared: Mapping[str, Any] = _NOTHING) -> None:
         """Append rows, unless `once` has been done: a batch that is repeated is thus written once.
@@ -179,7 +180,7 @@ class Table:
         be null are null.
         """
         count = rows.num_rows if hasattr(rows, "num_rows") else 0
-        engine = self._engine(rows=count, commits=True)
+        engine = self._engine(rows=count)
         engine.append(self.location.sharing(shared), rows, None if once is None else self._marked(once))
 
     def append_rows(self, rows: Iterable[Mapping[str, Any]], once: Once | None = None) -> None:
@@ -242,13 +243,11 @@ class Table:
 
     def _engine_for(self, rows: Any) -> Engine:
         """Return the engine for rows to write: those on the driver need not be read by Spark if they are few."""
-        if callable(rows) or hasattr(rows, "num_rows"):
-            return self._engine(rows=getattr(rows, "num_rows", 0), commits=True)
-        return self._named("spark")
+        is_on_driver = callable(rows) or hasattr(rows, "num_rows")
+        return self._engine(rows=getattr(rows, "num_rows", 0)) if is_on_driver else self._named("spark")
 
-    def _engine(self, *, rows: int = 0, commits: bool = False, writes_anew: bool = False) -> Engine:
-        needs_spark = (commits and self._is_clustered) or (writes_anew and self._spark is not None)
-        return self._named(choose(self.path, self._spark, rows=rows, is_clustered=needs_spark, only=self._only))
+    def _engine(self, *, rows: int = 0) -> Engine:
+        return self._named(choose(self.path, self._spark, rows=rows, only=self._only))
 
     def _named(self, name: EngineName) -> Engine:
         if name == "spark":
@@ -258,11 +257,6 @@ class Table:
         from grouptrail.storage.engines.delta_rs import DeltaRs
 
         return DeltaRs()
-
-    @property
-    def _is_clustered(self) -> bool:
-        table = self.open() if reader.supports(self.path) else None
-        return table is not None and reader.is_clustered(table)
 
     def _marked(self, once: Once) -> Once:
         """Return what is noted in the table's log."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.storage.engines.delta_log import remove_old_logs
 from grouptrail.storage.engines.spark import overwriting, table_in_sql
-from grouptrail.storage.reader import is_clustered, supports
+from grouptrail.storage.reader import supports
 from grouptrail.storage.sorting import can_sort, sort_new_files
 from grouptrail.storage.sql import spark_literal
 from grouptrail.storage.table import Table
@@ -46,7 +46,7 @@ def optimize(table: Table) -> None:
 
 def _sort(table: Table) -> None:
     there = table.open() if supports(table.path) else None
-    if there is not None and can_sort(there) and not is_clustered(there):
+    if there is not None and can_sort(there):
         sort_new_files(table.location)
     else:
         _sql(table, "OPTIMIZE").collect()

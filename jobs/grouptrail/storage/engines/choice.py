@@ -2,7 +2,7 @@
 
 delta-rs does it if it can and the driver has room for it; otherwise Spark does.
 
-- It can if it supports the store. It does not commit to tables with liquid clustering, which Spark creates.
+- It can if it supports the store.
 - The driver has room for `MOST_ROWS` rows and `MOST_BYTES` bytes at a time: writing so many takes it a second or two.
   Work that takes longer for each row than writing it is counted in rows, too: a caller passes so many times as many.
 - Where no Spark session runs, starting one takes as long as writing `WITHOUT_SESSION` times as many rows.
@@ -34,17 +34,16 @@ def choose(
     *,
     rows: int = 0,
     size_bytes: int = 0,
-    is_clustered: bool = False,
     only: EngineName | None = None,
 ) -> EngineName:
     """Return the engine for an operation on a table or warehouse at a location.
 
-    `rows` and `size_bytes` are what the driver would have to hold, `is_clustered`: it is a commit to a table with
-    liquid clustering. `only` overrides the rule, for tests. With `--debug` each choice is logged.
+    `rows` and `size_bytes` are what the driver would have to hold. `only` overrides the rule, for tests. With
+    `--debug` each choice is logged.
     """
     allowed = 1 if spark is not None else WITHOUT_SESSION
     is_little = rows <= allowed * MOST_ROWS and size_bytes <= MOST_BYTES
-    chosen: EngineName = "delta-rs" if supports(location) and is_little and not is_clustered else "spark"
+    chosen: EngineName = "delta-rs" if supports(location) and is_little else "spark"
     chosen = only or chosen
     _log.debug("%s: %s rows, %s bytes: %s", location, f"{rows:,}", f"{size_bytes:,}", chosen)
     return chosen

@@ -22,8 +22,6 @@ from grouptrail.storage.layout import COMMITS_A_CHECKPOINT
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import READ_ERRORS, REARRANGES, OpenTable, existing_table
 
-# An append only fails because another writer has committed, so that few tries are ever needed.
-_TRIES = 100
 # Checkpoints are written below; delta-rs may remove logs that are still needed (delta-rs#3692).
 _NOTHING_AFTERWARDS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 _NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -35,14 +33,16 @@ def append_files(table: TableLocation, there: OpenTable, actions: Iterable[str],
     `there` is the table as it was before `once` was looked up. `actions` are those of Delta's log, as JSON.
     """
     given = list(actions)
-    for _ in range(_TRIES - 1):
+    while True:
         try:
             return commit(table, there, given, once)
         except CommitFailedError:
-            there = existing_table(table)
-            if _is_done(there, given, once):
-                return None
-    return commit(table, there, given, once)
+            newest = existing_table(table)
+            if newest.version() == there.version():  # no other writer was first
+                raise
+            there = newest
+        if _is_done(there, given, once):
+            return None
 
 
 def commit(

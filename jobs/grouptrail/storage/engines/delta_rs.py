@@ -29,6 +29,7 @@ from grouptrail.storage.rows import has_columns, select
 from grouptrail.storage.rows_by_version import note
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.unclustering import remove_clustering
 
 _COMPRESSED = WriterProperties(compression="ZSTD")
 # delta-rs may remove logs that are still needed (delta-rs#3692): `grouptrail maintain` removes them.
@@ -41,8 +42,9 @@ class DeltaRs:
     name = "delta-rs"
 
     def create(self, table: TableLocation) -> None:
-        """Create the table if it does not exist. Raises NeedsSparkError if it lacks columns."""
+        """Create the table if it does not exist. Raises NeedsSparkError if only Spark can bring it up to date."""
         there = create_if_missing(table)
+        remove_clustering(table, there, None)
         if not has_columns(there, table_schema(table.name)):
             raise NeedsSparkError(f"{table.path} lacks columns of this version: `grouptrail run` adds them")
 

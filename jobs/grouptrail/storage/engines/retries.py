@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 TRIES = 5
 
+_CONFLICTS = ("[DELTA_CONCURRENT_", "[DELTA_PROTOCOL_CHANGED")
+
 # For the clusters of one application; conflicts with other applications are retried.
 _locks: defaultdict[str, Lock] = defaultdict(Lock)
 
@@ -47,4 +49,4 @@ def with_retries(work: Callable[[], T], tries: int) -> T:
 
 def is_conflict(error: Exception) -> bool:
     """Return whether an error is a conflict with another writer; Spark's exceptions have no class in common."""
-    return isinstance(error, CommitFailedError) or "[DELTA_CONCURRENT_" in str(error)
+    return isinstance(error, CommitFailedError) or any(kind in str(error) for kind in _CONFLICTS)

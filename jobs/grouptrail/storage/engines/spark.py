@@ -1,4 +1,4 @@
-"""The engine Spark: any number of rows, any store, and tables with liquid clustering."""
+"""The engine Spark: any number of rows, and any store."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ import pyarrow as pa
 from grouptrail.contracts import Column
 from grouptrail.contracts import Table as Contract
 from grouptrail.locations import is_uri
-from grouptrail.storage import reader
 from grouptrail.storage.buckets import in_buckets
 from grouptrail.storage.engines import delta_log
-from grouptrail.storage.engines.delta_rs import DeltaRs, create_if_missing, own_files
-from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
+from grouptrail.storage.engines.delta_rs import DeltaRs, create_if_missing
+from grouptrail.storage.engines.engine import Once, Rows, TaskRows
 from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
 from grouptrail.storage.errors import TableVersionError
-from grouptrail.storage.files import ADDED, with_all_columns, write, writing
+from grouptrail.storage.files import ADDED, with_all_columns, writing
 from grouptrail.storage.layout import STATS_COLUMNS, meaning, properties
 from grouptrail.storage.location import TableLocation
-from grouptrail.storage.reader import is_clustered, supports
+from grouptrail.storage.reader import supports
 from grouptrail.storage.rows import has_columns
-from grouptrail.storage.rows_by_version import note
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql import spark_identifier, spark_literal
+from grouptrail.storage.unclustering import remove_clustering
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -46,6 +45,8 @@ class Spark:
         with lock(table):  # jobs that start at once need some of the same tables
             _remove_checksum(table)
             there = create_if_missing(table) if supports(table.path) else None
+            if there is not None:
+                remove_clustering(table, there, self.session)
             if not has_columns(there, table_schema(table.name)):
                 self._create_or_alter(table)
 
@@ -55,21 +56,7 @@ class Spark:
             self._append_frame(table, rows, once)
             return
         files = partial(_written_by_tasks, rows) if isinstance(rows, TaskRows) else rows
-        if is_clustered(reader.existing_table(table)):
-            self._append_to_clustered(table, files, once)
-        else:
-            DeltaRs().append(table, files, once)
-
-    def _append_to_clustered(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
-        commit = delta_log.Commit(self.session, table, once)
-        if once is not None and once.is_done_in(reader.existing_table(table)):
-            return
-        if isinstance(rows, pa.Table):
-            version = commit.write(list(write(rows.to_batches(), table)))
-            note(table, version, rows)
-        else:
-            assert callable(rows)
-            commit.write(list(rows(table)))
+        DeltaRs().append(table, files, once)
 
     def upsert(self, table: TableLocation, rows: Any, buckets: Collection[int], once: Once) -> None:
         """Replace the open rows of these buckets by those that stay and the new ones.
@@ -87,13 +74,9 @@ class Spark:
     def replace(self, table: TableLocation, rows: Any) -> None:
         """Replace all rows of the cluster.
 
-        WriteFiles: Spark would read what is replaced, so files are replaced where each has rows of one cluster only.
-        Only one writer at a time may then write rows of a cluster. In a table whose files have rows of several
-        clusters, or deleted rows, this cluster's rows are deleted in a commit before.
+        WriteFiles: Spark would read what is replaced, so that delta-rs replaces the files.
         """
-        if callable(rows) and is_clustered(reader.existing_table(table)):
-            one_writer(lambda: self._replace_files(table, rows), table)
-        elif callable(rows):
+        if callable(rows):
             DeltaRs().replace(table, rows)
         else:
             _overwrite(self._whole(rows, table), own_rows(table), table, {})
@@ -141,14 +124,6 @@ class Spark:
 
         columns = (column.name for column in table.contract.columns)
         return self._frame(rows, table).withColumn("cluster", F.lit(table.cluster)).select(*columns)
-
-    def _replace_files(self, table: TableLocation, files: WriteFiles) -> None:
-        there = reader.existing_table(table)
-        ours = own_files(there, table.cluster)
-        if ours is None:
-            self.session.sql(f"DELETE FROM {table_in_sql(table)} WHERE {own_rows(table)}")
-        commit = delta_log.Commit(self.session, table, None)
-        commit.write(list(files(table)), instead_of=ours or {})
 
     def _create_or_alter(self, table: TableLocation) -> None:
         contract = table.contract
