@@ -18,7 +18,9 @@ from deltalake import DeltaTable
 
 from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.creation import create_table
+from grouptrail.storage.engines import spark as spark_engine
 from grouptrail.storage.engines.choice import MOST_BYTES, MOST_ROWS, WITHOUT_SESSION, choose, rule
+from grouptrail.storage.engines.delta_rs import DeltaRs
 from grouptrail.storage.engines.engine import Once, TaskRows
 from grouptrail.storage.files import write
 from grouptrail.storage.layout import STATS_COLUMNS, properties
@@ -223,3 +225,23 @@ def test_choose_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "grouptrail.engine"):
         choose("/lake", None, rows=1_000)
     assert caplog.messages == ["/lake: 1,000 rows, 0 bytes: delta-rs"]
+
+
+def test_spark_finds_the_last_version_of_an_application_where_delta_rs_does_not(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In commits, and in checkpoints if the log has no longer those."""
+    table = warehouse.table(APPENDED)
+    monkeypatch.setattr(spark_engine, "supports", lambda *_: False)
+    in_session = spark_engine.Spark(warehouse.session)
+    assert in_session.last_version(table.location, "job") == -1
+    create_table(table.location)
+    for version in range(3):
+        DeltaRs().append(table.location, samples(version), Once("job", version))
+    assert [in_session.last_version(table.location, app) for app in ("job", "jo", "another")] == [2, -1, -1]
+    DeltaTable(table.path).create_checkpoint()
+    for commit in Path(table.path, "_delta_log").glob("*.json"):
+        if int(commit.stem) < 3:
+            commit.unlink()
+    DeltaRs().append(table.location, samples(3), Once("another", 7))
+    assert [in_session.last_version(table.location, app) for app in ("job", "another")] == [2, 7]

@@ -220,21 +220,3 @@ def test_unclustering_keeps_what_row_tracking_needs(warehouse: Warehouse) -> Non
     assert {"rowTracking", "domainMetadata"} <= features
     insert(table, 2)
     assert by_spark(table) == by_delta_rs(table) == [1, 2]
-
-
-def test_unclustering_while_a_private_transaction_runs(warehouse: Warehouse, clustered: Table) -> None:
-    from grouptrail.storage.engines.delta_log import Commit
-    from grouptrail.storage.files import write
-
-    insert(clustered, 1)
-    commit = Commit(warehouse.session, clustered.location, Once("job-log_offsets", 0))
-    files = list(write(rows_of(2).to_batches(), clustered.location))
-    clustered.ensure()
-    with pytest.raises(Exception, match="DELTA_PROTOCOL_CHANGED"):
-        commit.write(files)
-    assert by_spark(clustered) == by_delta_rs(clustered) == [1]
-    again = Commit(warehouse.session, clustered.location, Once("job-log_offsets", 0))
-    again.write(files)
-    assert by_spark(clustered) == by_delta_rs(clustered) == [1, 2]
-    clustered.append(rows_of(2), Once("job", 0))
-    assert by_spark(clustered) == by_delta_rs(clustered) == [1, 2]

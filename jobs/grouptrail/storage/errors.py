@@ -16,7 +16,7 @@ class TableVersionError(TableError):
 
 
 class NeedsSparkError(TableError):
-    """Only Spark can do it, and no session runs: a table with liquid clustering, or a store unknown to delta-rs."""
+    """Only Spark can do it, and no session runs: a change of a table's columns, or a store unknown to delta-rs."""
 
 
 class QueryError(GrouptrailError):

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from deltalake import DeltaTable
 from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import PyFileSystem
+from pyarrow.fs import FileSelector, PyFileSystem
+
+_FOLDER = "_delta_log"
+_VERSION = re.compile(r"\d{20}(?=\.)")
+# A checkpoint in one file, of either version.
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint(\.[0-9a-f-]{36})?\.(parquet|json)")
+_RETENTION = re.compile(r"(?:interval )?(\d+) (week|day|hour|minute|second)s?")
+_DEFAULT_RETENTION = "interval 30 days"
 
 
 class Commit(NamedTuple):
@@ -31,7 +41,7 @@ def transaction(app: str, version: int) -> str:
 
 def log_file(version: int) -> str:
     """Return the path of a commit in the table's folder."""
-    return f"_delta_log/{version:020}.json"
+    return f"{_FOLDER}/{version:020}.json"
 
 
 def read_commit(folder: PyFileSystem, version: int) -> Commit:
@@ -40,3 +50,23 @@ def read_commit(folder: PyFileSystem, version: int) -> Commit:
         actions = [json.loads(line) for line in log.read().splitlines()]
     added, removed = ([one[kind] for one in actions if kind in one] for kind in ("add", "remove"))
     return Commit(*({unquote(one["path"]): bool(one.get("dataChange")) for one in some} for some in (added, removed)))
+
+
+def remove_old_logs(table: DeltaTable, folder: PyFileSystem) -> None:
+    """Remove what is in the log for versions before the newest checkpoint that is older than the log's retention.
+
+    All versions from that one on can still be read. (There: "Metadata Cleanup".)
+    """
+    settings = table.metadata().configuration
+    retention = _RETENTION.fullmatch(settings.get("delta.logRetentionDuration", _DEFAULT_RETENTION).lower())
+    if retention is None or settings.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
+        return
+    oldest = datetime.now(UTC) - timedelta(**{f"{retention[2]}s": int(retention[1])})
+    found = {file.base_name: file for file in folder.get_file_info(FileSelector(_FOLDER)) if file.is_file}
+    versions = {name: int(match[0]) for name in found if (match := _VERSION.match(name))}
+    first = max(
+        (versions[name] for name, file in found.items() if _CHECKPOINT.fullmatch(name) and file.mtime < oldest),
+        default=0,
+    )
+    for name in (name for name, version in versions.items() if version < first):
+        folder.delete_file(f"{_FOLDER}/{name}")

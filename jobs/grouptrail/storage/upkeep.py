@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grouptrail.storage.engines.delta_log import remove_old_logs
 from grouptrail.storage.engines.spark import overwriting, table_in_sql
 from grouptrail.storage.reader import supports
 from grouptrail.storage.sorting import can_sort, sort_new_files
 from grouptrail.storage.sql import spark_literal
 from grouptrail.storage.table import Table
+from grouptrail.storage.table_log import remove_old_logs, table_folder
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -55,7 +55,8 @@ def _sort(table: Table) -> None:
 def vacuum(table: Table) -> None:
     """Remove the files, and the logs, that no version within the table's retention needs."""
     _sql(table, "VACUUM").collect()
-    remove_old_logs(table.session, table.path)
+    if (there := table.open() if supports(table.path) else None) is not None:
+        remove_old_logs(there, table_folder(table.path, table.location.options))
 
 
 def move(rows: DataFrame, *, source: Table, target: Table) -> None:

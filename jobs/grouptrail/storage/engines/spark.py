@@ -14,7 +14,6 @@ from grouptrail.contracts import Column
 from grouptrail.contracts import Table as Contract
 from grouptrail.locations import is_uri
 from grouptrail.storage.buckets import in_buckets
-from grouptrail.storage.engines import delta_log
 from grouptrail.storage.engines.delta_rs import DeltaRs, create_if_missing
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows
 from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
@@ -85,7 +84,15 @@ class Spark:
         """Return the newest version that an app has written; -1 if there is none."""
         if supports(table.path):
             return DeltaRs().last_version(table, app)
-        return delta_log.last_version(self.session, table.path, app)
+        if not exists(self.session, table):
+            return -1
+        log, column = f"{table.path}/_delta_log", "txn struct<appId string, version bigint>"
+        reading = self.session.read.schema(column)
+        commits = reading.option("pathGlobFilter", "*.json").json(log)
+        checkpoints = reading.option("pathGlobFilter", "*.checkpoint*.parquet").parquet(log)
+        ours = commits.union(checkpoints).where(f"txn.appId = {spark_literal(app)}")
+        newest = ours.selectExpr("max(txn.version) AS version").collect()[0].version
+        return -1 if newest is None else int(newest)
 
     def select(self, table: TableLocation, columns: str, rest: str) -> list[dict[str, Any]]:
         """Run a query; the first ones in a session take seconds."""
