@@ -179,9 +179,9 @@ class Table:
         The rows get the cluster and the `shared` values of columns that the table has; other missing columns that may
         be null are null.
         """
-        count = rows.num_rows if hasattr(rows, "num_rows") else 0
-        engine = self._engine(rows=count)
-        engine.append(self.location.sharing(shared), rows, None if once is None else self._marked(once))
+        self._engine_for(rows).append(
+            self.location.sharing(shared), rows, None if once is None else self._marked(once)
+        )
 
     def append_rows(self, rows: Iterable[Mapping[str, Any]], once: Once | None = None) -> None:
         """Append a few rows by column, without the cluster; columns that are missing are null."""

@@ -50,11 +50,10 @@ class DeltaRs:
 
     def append(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
         """Append rows, unless `once` has been done: as files that Arrow writes."""
+        assert not isinstance(rows, TaskRows), "only Spark has tasks"
         there = reader.existing_table(table)
         if once is not None and once.is_done_in(there):
             return
-        if isinstance(rows, TaskRows):
-            rows = rows.records.mapInArrow(rows.function, rows.ddl).toArrow()
         if table.contract.partition_by:
             one_writer(lambda: _append_partitioned(table, _on_driver(rows), once), table)
             return
