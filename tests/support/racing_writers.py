@@ -18,10 +18,11 @@ from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse
+from support.deadlines import scaled
 
 TABLE = "log_offsets"
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
-_SECONDS = 300
+_SECONDS = scaled(300)
 
 
 def table_at(location: str, options: Mapping[str, str], cluster: str = "test") -> Table:

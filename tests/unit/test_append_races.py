@@ -15,6 +15,7 @@ from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.files import write
 from grouptrail.storage.table import Table
 from servers.object_store import BUCKET, object_store
+from support.deadlines import scaled
 from support.racing_writers import append_batches, batch, sort_until, started, table_at, wait
 
 Store = tuple[str, dict[str, str]]
@@ -50,7 +51,7 @@ def test_append_processes_killed_at_any_time_leave_each_batch_once(store: Store)
     table.ensure()
     for _ in range(4):
         process = started(*store, "append", 0, BATCHES, ROWS)
-        known, deadline = table.last_version("job"), time.monotonic() + 60
+        known, deadline = table.last_version("job"), time.monotonic() + scaled(60)
         while table.last_version("job") < min(known + choose.randint(1, 5), BATCHES - 1):
             assert time.monotonic() < deadline
         process.kill()
@@ -78,7 +79,7 @@ def test_sorting_killed_at_any_time_keeps_each_row_once(store: Store) -> None:
         appended += 5
         before, stop_at = files(table), choose.random()
         process = started(*store, "sort", 1_000_000)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + scaled(60)
         while files(table) == before:
             assert time.monotonic() < deadline
         end = time.monotonic() + stop_at / 10
