@@ -67,6 +67,11 @@ class Table:
     partition_by: tuple[str, ...] = ()
 
     @property
+    def has_renamed_columns(self) -> bool:
+        """Whether columns had other names in earlier versions."""
+        return any(column.formerly for column in self.columns)
+
+    @property
     def time_column(self) -> str | None:
         """The column that dates a row: the first timestamp with file statistics."""
         return next((column.name for column in self.columns if column.type == "timestamp" and column.stats), None)

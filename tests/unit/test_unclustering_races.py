@@ -13,8 +13,9 @@ from deltalake import DeltaTable
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.storage import reader
-from grouptrail.storage.errors import NeedsSparkError
+from grouptrail.storage.errors import NeedsSparkError, TableError
 from grouptrail.storage.table import Table
+from grouptrail.storage.table_log import log_file
 from grouptrail.storage.warehouse import Warehouse
 from support.frozen_warehouse import thaw
 from support.racing_writers import TABLE, ensure_and_append, started, table_at, wait
@@ -81,3 +82,19 @@ def test_tables_of_version_0_1_keep_rows_files_and_id_without_a_session(tmp_path
         assert after.version() == before.version() + (not contract.partition_by)
         assert (reader.table_id(after), after.file_uris()) == (reader.table_id(before), before.file_uris())
         assert after.schema() == before.schema()
+        commit, like_any = Path(table.path, log_file(after.version())), tmp_path / "file"
+        like_any.touch()
+        assert commit.stat().st_mode == like_any.stat().st_mode or contract.partition_by
+
+
+def test_unclustering_where_the_log_cannot_be_written_is_one_line(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    files = sorted(Path(table.path, "_delta_log").iterdir())
+    with pytest.raises(TableError, match=r"\.json cannot be written \(Permission denied\): check the access rights"):
+        table.ensure()
+    assert sorted(Path(table.path, "_delta_log").iterdir()) == files

@@ -55,7 +55,7 @@ def maintain(
             done = with_retries(lambda: _maintain(warehouse, keep, name, now or datetime.now(UTC)), _TRIES)
         log(done)
 
-    for table in warehouse.tables(contracts.tables()):
+    for table in warehouse.tables([name for name, of in contracts.tables().items() if of.has_renamed_columns]):
         with suppress(TableError):  # it is reported when its turn comes
             if table.exists():
                 table.ensure()

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from contextlib import suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from grouptrail.locations import is_uri
 from grouptrail.spark import hadoop
-from grouptrail.storage.errors import NeedsSparkError
+from grouptrail.storage.errors import NeedsSparkError, TableError
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import CLUSTERING, OpenTable, existing_table, is_clustered
 from grouptrail.storage.table_log import log_file
@@ -63,13 +63,21 @@ def _commit(there: OpenTable) -> str:
 def _create(path: str, text: str, spark: SparkSession | None) -> None:
     """Write a file, whole, unless there is one."""
     if not is_uri(path) or urlsplit(path).scheme == "file":
-        target = Path(urlsplit(path).path if is_uri(path) else path)
-        with NamedTemporaryFile("w", dir=target.parent, prefix=".unclustering-") as file:
-            file.write(text)
-            file.flush()
-            with suppress(FileExistsError):
-                target.hardlink_to(file.name)
+        try:
+            _link(Path(urlsplit(path).path if is_uri(path) else path), text)
+        except OSError as error:
+            raise TableError(f"{path} cannot be written ({error.strerror}): check the access rights") from error
     elif spark is None:
         raise NeedsSparkError(f"{path} can only be written with Spark, which does not run here: run grouptrail run")
     else:
         hadoop.create(spark, path, text)
+
+
+def _link(path: Path, text: str) -> None:
+    draft = path.with_name(f".unclustering-{uuid.uuid4()}")  # others may read it as they may read the log
+    try:
+        draft.write_text(text)
+        with suppress(FileExistsError):
+            path.hardlink_to(draft)
+    finally:
+        draft.unlink(missing_ok=True)

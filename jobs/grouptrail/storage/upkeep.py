@@ -10,6 +10,7 @@ from grouptrail.storage.sorting import can_sort, sort_new_files
 from grouptrail.storage.sql import spark_literal
 from grouptrail.storage.table import Table
 from grouptrail.storage.table_log import remove_old_logs, table_folder
+from grouptrail.storage.unclustering import remove_clustering
 
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
@@ -46,6 +47,8 @@ def optimize(table: Table) -> None:
 
 def _sort(table: Table) -> None:
     there = table.open() if supports(table.path) else None
+    if there is not None:
+        remove_clustering(table.location, there, table.session)
     if there is not None and can_sort(there):
         sort_new_files(table.location)
     else:
