@@ -88,6 +88,28 @@ def test_sort_new_files_splits_a_large_file(table: Table) -> None:
     assert all(topics == sorted(topics) for topics in files(table).values())
 
 
+def test_sort_new_files_leaves_a_rest_that_new_rows_have_no_room_beside(table: Table) -> None:
+    append(table, "b")
+    append(table, "a")
+    sorting._ROWS_A_RUN = 5
+    sorting.sort_new_files(table.location)
+    [rest] = files(table)
+    append(table, *"fedc")
+    sorting.sort_new_files(table.location)
+    assert sorted(files(table).values()) == [["a", "b"], ["c", "d", "e", "f"]]
+    assert rest in files(table)
+
+
+def test_sort_new_files_takes_large_files_for_runs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that are large, a run has few."""
+    monkeypatch.setattr(sorting, "_FILE_BYTES_A_RUN", 10_000)
+    for topic in "dcba":
+        append(table, topic)
+    sorting.sort_new_files(table.location)
+    assert [name[:4] for name in files(table)] == ["run-"] * len(files(table))
+    assert sorted(topic for topics in files(table).values() for topic in topics) == list("abcd")
+
+
 def test_sort_new_files_keeps_every_column_and_value(warehouse: Warehouse) -> None:
     """Also those that only a later version's contract has."""
     table = warehouse.table("group_metadata")

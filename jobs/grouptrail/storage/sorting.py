@@ -53,12 +53,16 @@ def sort_new_files(table: TableLocation) -> None:
     there = existing_table(table)
     columns = compact(_columns(there, table))
     for files in _groups(_unsorted(there)):
+        if len(files) == 1 and _is_rest(files[0]):
+            continue  # the new rows beside it make a run of their own
         rows = file_batches(there, [file.path for file in files], columns, table.options)
+        is_large = sum(file.size for file in files) >= _FILE_BYTES_A_RUN // 2
         added, count = list[str](), 0
         for batches in gathered(rows, rows=_ROWS_A_RUN, size=_BYTES_A_RUN):
-            run = pa.Table.from_batches(batches)
-            added += _write(run, table)
-            count += len(run)
+            rows_of_run = pa.Table.from_batches(batches)
+            is_run = is_large or len(rows_of_run) >= _ROWS_A_RUN // 2 or rows_of_run.nbytes >= _BYTES_A_RUN // 2
+            added += _write(rows_of_run, table, prefix=_RUN if is_run else _REST)
+            count += len(rows_of_run)
         if all(file.rows is not None for file in files) and count != sum(file.rows or 0 for file in files):
             raise TableError(f"{table.path}: its files have {count:,} rows, which is not what its log says")
         _commit(table, added, {file.path: file.size for file in files})
@@ -66,16 +70,20 @@ def sort_new_files(table: TableLocation) -> None:
 
 
 def _unsorted(table: OpenTable) -> list[_File]:
-    """Return the files to sort, oldest first; none if there are no new ones."""
+    """Return the files to sort, oldest first: what is left of before, and new ones; none if there are no new ones."""
     actions = pa.table(table.get_add_actions(flatten=True)).sort_by("modification_time")
     counts = actions["num_records"].to_pylist() if "num_records" in actions.column_names else [None] * len(actions)
     paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
     files = [file for file in map(_File, paths, sizes, counts) if not file.path.startswith(f"{_RUN}-")]
-    return files if any(not file.path.startswith(f"{_REST}-") for file in files) else []
+    return files if not all(map(_is_rest, files)) else []
+
+
+def _is_rest(file: _File) -> bool:
+    return file.path.startswith(f"{_REST}-")
 
 
 def _groups(files: Sequence[_File]) -> Iterator[list[_File]]:
-    """Group files so that each group has the rows of a run, or is one file."""
+    """Group files so that each group has at most the rows of a run, or is one file."""
     group: list[_File] = []
     rows = size = 0
     for file in files:
@@ -95,9 +103,8 @@ def _columns(there: OpenTable, table: TableLocation) -> pa.Schema:
     return pa.schema([known.field(one.name) if one.name in known.names else one for one in stored])
 
 
-def _write(rows: pa.Table, table: TableLocation) -> Iterator[str]:
+def _write(rows: pa.Table, table: TableLocation, *, prefix: str) -> Iterator[str]:
     """Write rows to sorted files, one for each cluster."""
-    is_run = len(rows) >= _ROWS_A_RUN // 2 or rows.nbytes >= _BYTES_A_RUN // 2
     rows = rows.unify_dictionaries().combine_chunks()
     keys = [name for name in ("cluster", *table.contract.cluster_by) if name in rows.column_names]
     ranked = pa.table({name: _ranks(rows[name]) for name in keys})
@@ -105,7 +112,7 @@ def _write(rows: pa.Table, table: TableLocation) -> Iterator[str]:
     ends = pc.run_end_encode(rows["cluster"].cast(pa.string()).combine_chunks()).run_ends.to_pylist()
     for start, end in zip([0, *ends], ends, strict=False):
         groups = (rows.slice(at, min(_ROWS_A_GROUP, end - at)) for at in range(start, end, _ROWS_A_GROUP))
-        yield write_file(groups, rows.schema, table, prefix=_RUN if is_run else _REST)
+        yield write_file(groups, rows.schema, table, prefix=prefix)
 
 
 def _ranks(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
