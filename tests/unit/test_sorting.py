@@ -71,6 +71,11 @@ def test_sort_new_files_writes_runs_and_sorts_the_rest_again_with_new_rows(table
     assert run[0] in files(table)
 
 
+def test_sort_new_files_of_a_table_without_rows_does_nothing(table: Table) -> None:
+    sorting.sort_new_files(table.location)
+    assert DeltaTable(table.path).version() == 0
+
+
 def test_sort_new_files_writes_a_file_for_each_cluster(warehouse: Warehouse, table: Table) -> None:
     other = warehouse.of_cluster("another").table(table.name)
     append(table, "b")
