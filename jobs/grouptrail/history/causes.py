@@ -426,13 +426,15 @@ def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Coll
     remade = {topic for topic, topic_id in after.topic_ids.items() if ids.get(topic, topic_id) != topic_id}
     if remade & {topic for topic, _ in has}:
         return concluded(Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated"))
-    found = _by_partitions(baseline.partitions, has, recent_topics)
-    if found is not None and found.evidence == Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED:
-        found = Finding(Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED, found.detail)
-    if found is None and baseline.partitions - has:
-        found = Finding(Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are no longer assigned")
+    finding = _by_partitions(baseline.partitions, has, recent_topics)
+    if finding is not None and finding.evidence == Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED:
+        finding = Finding(Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED, finding.detail)
+    if finding is None and baseline.partitions - has:
+        finding = Finding(
+            Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are no longer assigned"
+        )
     return concluded(
-        found
+        finding
         or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks or an unassigned topic changed")
     )
 

@@ -287,11 +287,11 @@ def _deal_around_few(members: Sequence[Subscriber], counts: Mapping[str, int], *
         size = sum(topic in member.topics for member in members)
         within = len(members) if is_first else size
         for number in range(count):
-            found = _taker(members, topic, turn if is_first else turn % size, within, wraps=not is_first)
-            if found is None:
+            taker = _taker(members, topic, turn if is_first else turn % size, within, wraps=not is_first)
+            if taker is None:
                 return None
-            owners[topic, number] = members[found].member_id
-            turn = (found + 1) % size if is_first else found + 1
+            owners[topic, number] = members[taker].member_id
+            turn = (taker + 1) % size if is_first else taker + 1
     return owners
 
 

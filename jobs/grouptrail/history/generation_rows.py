@@ -135,10 +135,10 @@ def _explained(assignment: Assignment, counts: Mapping[str, int]) -> tuple[bool 
         return None, "not every assignment can be read"
     if any(member.topics is None for member in group.members.values()):
         return None, "not every subscription can be read"
-    found = _compared(group, counts, assigned)
-    if found.is_own is False and not assignment.is_synced:
-        return None, f"{found.note}; but a static member may have rejoined with other topics since then"
-    return found.is_own, found.note
+    explanation = _compared(group, counts, assigned)
+    if explanation.is_own is False and not assignment.is_synced:
+        return None, f"{explanation.note}; but a static member may have rejoined with other topics since then"
+    return explanation.is_own, explanation.note
 
 
 def _compared(group: Group, counts: Mapping[str, int], assigned: Assigned) -> Explanation:
@@ -147,19 +147,19 @@ def _compared(group: Group, counts: Mapping[str, int], assigned: Assigned) -> Ex
     If they differ and some of these partitions are unassigned, compare again over the assigned ones only.
     """
     subscribers = [_subscriber(member) for member in group.members.values()]
-    found = explain(group.protocol, subscribers, counts, assigned)
-    if found.is_own is not False:
-        return found
+    explanation = explain(group.protocol, subscribers, counts, assigned)
+    if explanation.is_own is not False:
+        return explanation
     present = _present(assigned)
     wanted = {topic for member in subscribers for topic in member.topics}
     doubtful = sorted(topic for topic in wanted if counts.get(topic, 0) > present.get(topic, 0))
     if not doubtful:
-        return found
+        return explanation
     again = explain(group.protocol, subscribers, present, assigned)
     if again.is_own is False and group.protocol != _COOPERATIVE_STICKY:
         return again
-    note = f"{found.note}, or partitions of {', '.join(doubtful)} are gone or not known to the leader: {again.note}"
-    return Explanation(None, note)
+    gone = f"partitions of {', '.join(doubtful)} are gone or not known to the leader"
+    return Explanation(None, f"{explanation.note}, or {gone}: {again.note}")
 
 
 def _present(assigned: Mapping[str, Collection[Partition]]) -> dict[str, int]:

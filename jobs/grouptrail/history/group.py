@@ -179,10 +179,10 @@ def partitions(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[Partiti
 
 def by_topic(owned: Iterable[Partition]) -> list[dict[str, Any]]:
     """Return partitions as sorted (topic, partitions) elements of a row: the inverse of `partitions`."""
-    found: dict[str, list[int]] = {}
+    numbers_of: dict[str, list[int]] = {}
     for topic, number in sorted(owned):
-        found.setdefault(topic, []).append(number)
-    return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]
+        numbers_of.setdefault(topic, []).append(number)
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in numbers_of.items()]
 
 
 def settled_by_epoch(members: Iterable[Member]) -> Counter[int]:

@@ -20,8 +20,8 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
         _update_over_a_gap(state, change)
         return
     for member in change.left:
-        found = ending(member, change)
-        end_membership(state, member, left_at, generation=generation, ended=found.ended, because=found.because)
+        how = ending(member, change)
+        end_membership(state, member, left_at, generation=generation, ended=how.ended, because=how.because)
     for old, _ in change.rejoined:
         because = "the same client and host rejoined under a new member id"
         end_membership(state, old, left_at, generation=generation, ended="rejoined", because=because)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _TRIES = 3
-_Found = tuple[str, int, int, int, str]
+_Removed = tuple[str, int, int, int, str]
 _HEADS = ("table", "rows", "in files", "about bytes", "which")
 
 
@@ -84,7 +84,7 @@ def dry_run(
 
 def _dry_run(
     warehouse: Warehouse, keep: MaintainConfig, names: tuple[str, ...], start_spark: StartSpark
-) -> list[_Found]:
+) -> list[_Removed]:
     warehouse.check_exists()
     if warehouse.is_readable_without_spark:
         return removals_found(DeltaRsQueries(warehouse), keep, names, datetime.now(UTC))
@@ -107,9 +107,9 @@ def _each(queries: Queries, names: tuple[str, ...], work: Callable[[str], None])
         raise MaintenanceError("; ".join(faults) + ": not maintained, run grouptrail maintain again")
 
 
-def removals_found(queries: Queries, keep: MaintainConfig, names: tuple[str, ...], now: datetime) -> list[_Found]:
+def removals_found(queries: Queries, keep: MaintainConfig, names: tuple[str, ...], now: datetime) -> list[_Removed]:
     """Return what would be deleted: table, rows, files that may contain them, approximate bytes, and why."""
-    found: list[_Found] = []
+    removals: list[_Removed] = []
 
     def work(name: str) -> None:
         with waiting(f"reading {name}"):
@@ -118,28 +118,28 @@ def removals_found(queries: Queries, keep: MaintainConfig, names: tuple[str, ...
                 [removed] = queries.rows(doomed(queries, rule, "count(*) AS rows"))
                 share = round(queries.size_bytes(name) * removed["rows"] / max(total["rows"], 1))
                 files = queries.files(name, rule.where) if removed["rows"] else 0
-                found.append((name, removed["rows"], files, share, rule.why))
+                removals.append((name, removed["rows"], files, share, rule.why))
 
     _each(queries, names, work)
-    return found
+    return removals
 
 
 def write_removals(
-    found: Sequence[tuple[str | int, ...]], out: TextIO, format: RowsFormat, heads: Sequence[str] = _HEADS
+    removals: Sequence[tuple[str | int, ...]], out: TextIO, format: RowsFormat, heads: Sequence[str] = _HEADS
 ) -> None:
     """Print `removals_found`, or the same below other headings."""
     if format == "table":
-        _print_removals(heads, found, out)
+        _print_removals(heads, removals, out)
     else:
-        write_rows([*heads], found, out, format=format)
+        write_rows([*heads], removals, out, format=format)
 
 
-def _print_removals(heads: Sequence[str], found: Sequence[tuple[str | int, ...]], out: TextIO) -> None:
+def _print_removals(heads: Sequence[str], removals: Sequence[tuple[str | int, ...]], out: TextIO) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
         is_number = head not in ("cluster", "table", "which")
         table.add_column(head, justify="right" if is_number else "left", no_wrap=head != "which")
-    for row in found:
+    for row in removals:
         table.add_row(*(f"{value:,}" if isinstance(value, int) else displayed(value) for value in row))
     console = console_on(out)
     console.print(table)

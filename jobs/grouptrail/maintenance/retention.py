@@ -113,10 +113,10 @@ def removals(warehouse: Warehouse, keep: MaintainConfig, name: str, now: datetim
         elif name in _VERDICT and rule.stays:
             yield _thinning(queries, rule)
         else:
-            [found] = queries.rows(doomed(queries, rule, "count(*) AS rows"))
+            [counted] = queries.rows(doomed(queries, rule, "count(*) AS rows"))
             has_exceptions = rule.stays is not None or rule.needed_by is not None
             stays = _staying(queries, rule) if has_exceptions else None
-            yield Removal(name, rule.where, stays, found["rows"])
+            yield Removal(name, rule.where, stays, counted["rows"])
 
 
 def _staying(queries: SparkQueries, rule: Rule) -> DataFrame:
@@ -169,12 +169,12 @@ def _thinned(
 def _thinning(queries: SparkQueries, rule: Rule) -> Removal:
     """Return the removal of a thinning; samples that are already thinned are not rewritten."""
     bounds = ", ".join(f"CAST({bound}(sampled_at) AS STRING) AS {bound}" for bound in ("min", "max"))
-    [found] = queries.rows(doomed(queries, rule, f"count(*) AS rows, {bounds}"))
-    if not found["rows"]:
+    [counted] = queries.rows(doomed(queries, rule, f"count(*) AS rows, {bounds}"))
+    if not counted["rows"]:
         return Removal(rule.table, rule.where, None, 0)
-    within = f"sampled_at BETWEEN timestamp '{found['min']}' AND timestamp '{found['max']}'"
+    within = f"sampled_at BETWEEN timestamp '{counted['min']}' AND timestamp '{counted['max']}'"
     kept = _staying(queries, rule).where(within)
-    return Removal(rule.table, f"{rule.where} AND {within}", kept, found["rows"])
+    return Removal(rule.table, f"{rule.where} AND {within}", kept, counted["rows"])
 
 
 def _whole(at: datetime, seconds: float) -> datetime:
@@ -190,7 +190,7 @@ def processed_bounds(queries: Queries, cutoff: datetime) -> dict[int, int]:
     if not all(queries.exists(name) for name in (PROGRESS, "history_positions")):
         return {}
     own = _own_rows(queries)
-    found = queries.rows(f"""
+    bounds = queries.rows(f"""
 WITH unprocessed AS ({_first_unprocessed(queries)}),
 batches AS (
   SELECT batch.*, first_unprocessed
@@ -211,7 +211,7 @@ FROM bounds
 JOIN marked ON marked.record_partition = bounds.record_partition
 WHERE marked.end_offset <= bounds.bound AND marked.query_id <> '{SUMMARY}'
 """)
-    return {row["record_partition"]: row["bound"] for row in found}
+    return {row["record_partition"]: row["bound"] for row in bounds}
 
 
 def _first_unprocessed(queries: Queries) -> str:

@@ -62,10 +62,10 @@ def remove_old_logs(table: DeltaTable, folder: PyFileSystem) -> None:
     if retention is None or settings.get("delta.enableExpiredLogCleanup", "true").lower() != "true":
         return
     oldest = datetime.now(UTC) - timedelta(**{f"{retention[2]}s": int(retention[1])})
-    found = {file.base_name: file for file in folder.get_file_info(FileSelector(_FOLDER)) if file.is_file}
-    versions = {name: int(match[0]) for name in found if (match := _VERSION.match(name))}
+    files = {file.base_name: file for file in folder.get_file_info(FileSelector(_FOLDER)) if file.is_file}
+    versions = {name: int(match[0]) for name in files if (match := _VERSION.match(name))}
     first = max(
-        (versions[name] for name, file in found.items() if _CHECKPOINT.fullmatch(name) and file.mtime < oldest),
+        (versions[name] for name, file in files.items() if _CHECKPOINT.fullmatch(name) and file.mtime < oldest),
         default=0,
     )
     for name in (name for name, version in versions.items() if version < first):
