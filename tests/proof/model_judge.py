@@ -26,6 +26,8 @@ Verdict = Literal["right", "unknown", "wrong guess", "wrong"]
 Partition = tuple[str, int]
 
 MINUTE_MS = 60_000
+_READ_LATE_AT = 2_000_000_000_000
+"""Long after the model's records (ms)."""
 
 _LEFT = {"left"}
 _EXPIRED = {"session", "rebalance timeout", "sync timeout"}
@@ -110,6 +112,24 @@ def fold_in_pieces(records: Sequence[Record], cuts: Iterable[int], names: Mappin
             values = dict(row.values())
             rows[(row.table, *(values[column] for column in row.key))] = (row.table, values)
     return list(rows.values())
+
+
+def compacted(records: Sequence[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
+    """Return what the log cleaner leaves below an offset: the last record of each key, and recent tombstones."""
+    last = {(record.type, record.name): record for record in records if record.offset < start}
+    left = [record for record in last.values() if record.body is not None or keeps_tombstones]
+    return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
+
+
+def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool) -> list[tuple[str, Row]]:
+    """Return the rows where records between two offsets were compacted, and read together long after."""
+    before = [record for record in done.records if record.offset < stop]
+    after = [
+        one._replace(read_late_at=_READ_LATE_AT if one.offset < start else None)
+        for one in compacted(done.records, start, keeps_tombstones=keeps_tombstones)
+        if one.offset >= stop
+    ]
+    return fold_in_pieces([*before, *after], [len(before)], done.names)
 
 
 def judge(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
@@ -651,7 +671,7 @@ def _removal(true: str | None, note: str) -> Fact:
 
 
 def _rebalances(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
-    truth = _Truth(_without_downgrades(truth.moments))
+    truth = _Truth(_without_conversions(truth.moments))
     expected = {
         truth.moments[index].offset: index
         for index in truth.starts
@@ -664,12 +684,12 @@ def _rebalances(truth: _Truth, rows: list[Row]) -> Iterator[Fact]:
             yield from _rebalance(truth, match[1], match[2], list(expected.values()))
 
 
-def _without_downgrades(moments: Sequence[Moment]) -> list[Moment]:
-    """Let a downgrade, which keeps the generation's number, be part of it, and its reasons those of the next one."""
+def _without_conversions(moments: Sequence[Moment]) -> list[Moment]:
+    """Let a conversion that keeps the generation's number be part of it, and its reasons those of the next one."""
     kept: list[Moment] = []
     reasons = frozenset[str]()
     for moment in moments:
-        if kept and _is_downgrade(kept[-1], moment):
+        if kept and _keeps_generation(kept[-1], moment):
             reasons |= moment.reasons
             kept.append(replace(moment, is_new_generation=False))
             continue
@@ -679,17 +699,23 @@ def _without_downgrades(moments: Sequence[Moment]) -> list[Moment]:
     return kept
 
 
-def _is_downgrade(before: Moment, moment: Moment) -> bool:
-    return (before.kind, moment.kind) == ("consumer", "classic") and before.generation == moment.generation
+def _keeps_generation(before: Moment, moment: Moment) -> bool:
+    return (
+        None not in (before.kind, moment.kind)
+        and before.kind != moment.kind
+        and before.generation == moment.generation
+    )
 
 
-def _left_by_downgrade(truth: _Truth, index: int) -> set[str]:
-    """Members whose leaving downgraded the group in the generation before."""
+def _left_by_conversion(truth: _Truth, index: int) -> set[str]:
+    """Members that left as the other protocol took over in the generation before."""
     at = index - 1
-    while at > 0 and not truth.moments[at].is_new_generation and not _is_downgrade(*truth.moments[at - 1 : at + 1]):
+    while (
+        at > 0 and not truth.moments[at].is_new_generation and not _keeps_generation(*truth.moments[at - 1 : at + 1])
+    ):
         at -= 1
     before, moment = truth.moments[max(at, 1) - 1], truth.moments[max(at, 0)]
-    return before.members.keys() - moment.members.keys() if _is_downgrade(before, moment) else set()
+    return before.members.keys() - moment.members.keys() if _keeps_generation(before, moment) else set()
 
 
 def _rebalance(truth: _Truth, index: int, row: Row, all_of_them: list[int]) -> Iterator[Fact]:
@@ -701,7 +727,7 @@ def _rebalance(truth: _Truth, index: int, row: Row, all_of_them: list[int]) -> I
     joined = (moment.members.keys() - had.keys()) | (early & moment.members.keys())
     stayed = moment.members.keys() & had.keys()
     yield _compare("rebalance.members_joined", sorted(joined), row["members_joined"], where)
-    left = (had.keys() - moment.members.keys()) | _left_by_downgrade(truth, index)
+    left = (had.keys() - moment.members.keys()) | _left_by_conversion(truth, index)
     yield _compare("rebalance.members_left", sorted(left), row["members_left"], where)
     changed = sorted(name for name in stayed if sorted(had[name].topics) != sorted(moment.members[name].topics))
     yield _compare("rebalance.subscriptions_changed", changed, row["subscriptions_changed"], where)
@@ -764,7 +790,7 @@ def _counts(truth: _Truth, index: int, row: Row, where: str) -> Iterator[Fact]:
     for one in window:
         now = _holders(one)
         taken = {place for place, name in now.items() if holders.get(place) != name}
-        if one.kind == first.kind:  # what a downgrade takes away is a matter of the next rebalance
+        if one.kind == first.kind:  # what a conversion takes away is a matter of the next rebalance
             kept -= taken | (holders.keys() - now.keys())
             given_up = (given_up | (holders.keys() - now.keys())) - taken
         added += len(taken - last_owner.keys())

@@ -41,13 +41,20 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
     ],
     "generations": [
         {"record_offset": 1, "generation": 5, "group_kind": "odd", "member_count": 3, "members": [], "skew": -1},
-        {"record_offset": 2, "generation": 4, "skipped": 7, "started_at": at(2), "ended_at": at(1)},
+        {
+            "record_offset": 2,
+            "generation": 4,
+            "group_kind": "odd",
+            "skipped": 7,
+            "started_at": at(2),
+            "ended_at": at(1),
+        },
         {"record_offset": 2, "generation": 6, "protocol_type": None},
     ],
     "group_states": [
         {"record_offset": 1, "state": "Stable", "group_kind": "classic", "ended_at": at(0)},
         {"record_offset": 2, "state": "Empty", "group_kind": "classic", "started_at": at(1), "ended_at": at(0)},
-        {"record_offset": 3, "state": "Asleep", "evidence": "recorded", "not_before": at(0)},
+        {"record_offset": 3, "state": "Asleep", "evidence": "recorded", "not_before": at(1), "started_at": at(0)},
         {"record_offset": 3, "state": "Asleep", "evidence": None},
     ],
     "memberships": [
@@ -62,7 +69,14 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
     ],
     "rebalances": [
         {"record_offset": 8, "cause": "unlucky", "from_generation": 3, "to_generation": 2, "partitions_moved": -1},
-        {"record_offset": 9, "at": at(0), "previous_at": at(1), "duration_ms": 5, "certainty": None},
+        {
+            "record_offset": 9,
+            "at": at(0),
+            "previous_at": at(1),
+            "seconds_since_previous": -60,
+            "duration_ms": 5,
+            "certainty": None,
+        },
         {"record_offset": 9},
     ],
     "topic_names": [{"topic_id": "a", "learned_from": "hearsay", "topic": ""}, {"topic_id": "a", "topic": None}],

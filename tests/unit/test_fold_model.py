@@ -12,16 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from grouptrail.history.operations import Record
 from proof.coordinator_model import Commit, Crash, DeleteGroup, Join, Leave, MoveCoordinator, Wait, run
 from proof.coordinator_model.schedule import Protocol, Schedule
 from proof.coordinator_model.strategies import SCHEDULES, varied_schedule
-from proof.model_judge import Fact, Verdict, fold_in_pieces, judge, judge_compacted, tally
+from proof.model_judge import (
+    Fact,
+    Verdict,
+    compacted,
+    fold_in_pieces,
+    fold_over_a_stop,
+    judge,
+    judge_compacted,
+    tally,
+)
 
 _CUTS = st.lists(st.integers(1, 150), max_size=4)
 _RUNS = 10_000
-_READ_LATE_AT = 2_000_000_000_000
-"""Long after the model's records (ms)."""
 
 
 def facts_of(schedule: Schedule, cuts: list[int]) -> list[Fact]:
@@ -102,12 +108,6 @@ def wrong_after_a_stop(schedule: Schedule, moment: int, another: int, *, keeps_t
     if not done.moments:
         return []
     stop, start = sorted(done.moments[one % len(done.moments)].offset for one in (moment, another))
-    before = [record for record in done.records if record.offset < stop]
-    after = [
-        one._replace(read_late_at=_READ_LATE_AT if one.offset < start else None)
-        for one in compacted(done.records, start, keeps_tombstones=keeps_tombstones)
-        if one.offset >= stop
-    ]
     reasons = frozenset[str]()
     moments = []
     for one in done.moments:
@@ -115,17 +115,10 @@ def wrong_after_a_stop(schedule: Schedule, moment: int, another: int, *, keeps_t
         # A cause is that of all that happened since the generation before that is in the log.
         reasons |= one.reasons if is_within else frozenset()
         moments.append(replace(one, reasons=reasons) if is_within else one)
-    rows = fold_in_pieces([*before, *after], [len(before)], done.names)
+    rows = fold_over_a_stop(done, stop, start, keeps_tombstones=keeps_tombstones)
     facts = judge_compacted(replace(done, moments=moments), rows)
     judged = (fact for fact in facts if keeps_tombstones or fact.about.startswith("cause"))
     return [f"{fact.about}: {fact.detail}" for fact in judged if fact.verdict == "wrong"]
-
-
-def compacted(records: list[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
-    """Return what the log cleaner leaves below an offset: the last record of each key, and recent tombstones."""
-    last = {(record.type, record.name): record for record in records if record.offset < start}
-    left = [record for record in last.values() if record.body is not None or keeps_tombstones]
-    return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
 
 
 @pytest.fixture

@@ -42,10 +42,12 @@ class Change:
         return None not in (self.before.kind, self.after.kind) and self.before.kind != self.after.kind
 
     @property
-    def is_downgrade(self) -> bool:
-        """Whether the classic protocol took over in the same generation, which is no rebalance: that one follows
-        (GMM.convertToClassicGroup)."""
-        return self.is_conversion and self.after.kind == "classic" and self.before.generation == self.after.generation
+    def keeps_generation(self) -> bool:
+        """Whether the other protocol took over in the same generation, which is no rebalance: one may follow.
+
+        A downgrade does (GMM.convertToClassicGroup), and an upgrade by a member that subscribes to no topic yet.
+        """
+        return self.is_conversion and self.before.generation == self.after.generation
 
     @property
     def skipped(self) -> int | None:

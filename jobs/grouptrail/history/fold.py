@@ -231,12 +231,10 @@ class _Fold:
             begin_rebalance(state, change)
             state.joined_before_epoch.clear()
             state.left_before_rebalance.clear()
-        if change.is_downgrade:
-            state.left_before_rebalance.update(member.member_id for member in change.left)
         state.group = after
         count_partitions(state, change)
         update_memberships(state, change, is_beginning=is_start)
-        if not is_new:
+        if not is_new or change.keeps_generation:
             note_early_members(state, change)
         note_patterns(state, change)
         update_ownership(state, change, is_rebalance=is_new or after.kind != "classic")

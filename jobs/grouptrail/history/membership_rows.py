@@ -55,14 +55,16 @@ def _update_clients(state: FoldState, change: Change) -> None:
 
 
 def note_early_members(state: FoldState, change: Change) -> None:
-    """Record the members that joined without a new group epoch, and drop those that are gone.
+    """Record the members that joined or left without a new group epoch, and drop those that are gone.
 
     A member that subscribes to a pattern joins first; the epoch follows when the pattern has been resolved.
     """
+    if change.keeps_generation:
+        state.left_before_rebalance.update(member.member_id for member in change.left)
     if change.after.kind == "classic":
         return
     # Any epoch counts, even an unchanged one: a group that was deleted and recreated unread can repeat its old epoch.
-    has_epoch = any(record.has_generation for record in change.operation)
+    has_epoch = any(record.has_generation for record in change.operation) and not change.keeps_generation
     for member in () if has_epoch else change.joined:
         if state.rows.memberships[member.member_id].began == "joined":
             state.joined_before_epoch.add(member.member_id)

@@ -98,6 +98,8 @@ def _take_over(state: FoldState, change: Change, member: Member, partition: Part
         owned_from=change.at,
         from_generation=change.after.generation,
     )
+    if state.keys_since_gap is not None and change.after.kind != "share":
+        _end_of_unread_owner(state, partition, change.at)
     state.rows.ownership[(topic, number, member.member_id)] = row
     state.rows.mark(row)
     for partitions in (state.given_up, state.kept_back, state.withdrawn, state.revoked):
@@ -114,6 +116,14 @@ def _take_over(state: FoldState, change: Change, member: Member, partition: Part
         state.rows.update(rebalance, partitions_added=rebalance.partitions_added + 1)
     elif last.identity != member.identity:
         _hand_over(state, rebalance, _handover(last, member, partition, change.at))
+
+
+def _end_of_unread_owner(state: FoldState, partition: Partition, at: int) -> None:
+    """End the row of a partition's owner before a gap: the broker gives nobody what another member still has."""
+    last = state.owners.get(partition)
+    row = None if last is None else state.rows.ownership.pop((*partition, last.member_id), None)
+    if row is not None:
+        state.rows.close(row, owned_until=max(at, row.owned_from), until_generation=None, ended="unknown")
 
 
 def _handover(last: Owner, member: Member, partition: Partition, at: int) -> Values:

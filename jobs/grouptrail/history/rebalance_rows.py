@@ -30,7 +30,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
     after, before = change.after, change.before
     if after.kind == "classic" and after.generation == 0:
         return
-    if change.is_downgrade:
+    if change.keeps_generation:
         state.is_converted = True
         return
     rebalance = Rebalance.of(state, change)
@@ -100,7 +100,7 @@ def refine_cause(state: FoldState, change: Change) -> None:
 def update_rebalance(state: FoldState, change: Change) -> None:
     """Bring the newest row up to date until the group is stable again."""
     row = state.rows.rebalance
-    if row is None or row.ended_at is not None or change.is_downgrade:
+    if row is None or row.ended_at is not None or change.keeps_generation:
         return
     state.rows.update(row, partitions_removed=len(state.given_up), partitions_kept=count_kept(state))
     if state.is_measured or change.after.kind == "classic":

@@ -83,7 +83,7 @@ class FoldState:
     - `baseline`: the targets before a change of metadata, until new ones are computed;
     - `subscribed_since`: the time (ms) at which members first subscribed to a topic;
     - `joined_before_epoch`: members that joined in an operation without a group epoch; `left_before_rebalance`:
-      members whose leaving downgraded the group;
+      members that left as the other protocol took over in the same generation;
     - `waiting`: members whose pattern has not been resolved: whether each `joined` with it or `resubscribed` to it;
     - `is_converted`: the newest generation is the first after a change of protocol;
     - `unconfirmed`: members of whom nothing has been read since a stop of more than a day; `unsure_from`: the first

@@ -22,8 +22,9 @@ def update_state(
     _end_before_gap(state, change)
     now = after.state
     if now is None:
-        if after.lacks_members:
+        if after.lacks_members and state.rows.state is not None:
             end_state(state, change.at)
+            state.gap_from = change.at
         return
     if state.is_measured and (after.kind != "classic" or is_new):
         note_stable(state, after, change.began_at)
@@ -105,7 +106,7 @@ def add_dead(state: FoldState, operation: Operation, note: str) -> None:
         group_kind=state.group.kind or kind_of(last.type),
         state="Dead",
         evidence="polled" if last.is_polled else "recorded" if state.keys_since_gap is None else "inferred",
-        not_before=last.not_before,
+        not_before=last.not_before if state.gap_from is None else min(state.gap_from, last.at),
         started_at=last.at,
         note=note,
     )
