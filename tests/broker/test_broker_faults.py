@@ -293,7 +293,7 @@ def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
     """The run ends with one line; once the disk has room, the next run resumes."""
     folder = tmp_path / "disk"
     load_old(small.bootstrap, groups(3)[0], 5_000)
-    with little_disk(folder, "120k"):
+    with little_disk(folder, "72k"):
         config = landed.config_of(small.bootstrap, folder / "warehouse")
         run = Grouptrail(config, "run", "--once", *DECODE)
         line = run.finished().splitlines()[-1]
