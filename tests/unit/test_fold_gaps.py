@@ -88,7 +88,8 @@ def test_first_read_of_a_compacted_group_has_no_duration_and_no_time_of_stabilit
 
 @pytest.mark.parametrize("ends", ["its key was read before", "it was read at once"])
 def test_state_becomes_recorded_from_the_last_record_on_when_nothing_can_be_missing(ends: str) -> None:
-    after = [current(600, 7 * HOUR, "a", 12, [0])] if ends.startswith("its") else at_once([joins(600, 7 * HOUR, "b")])
+    joined = [joins(600, 7 * HOUR, "b"), current(601, 7 * HOUR, "b", 12, [], state=2, previous=0)]
+    after = [current(600, 7 * HOUR, "a", 12, [0])] if ends.startswith("its") else at_once(joined)
     rows = fold([*compacted(), *after])
     assert ("Stable", "recorded", 5 * HOUR + 7, None if ends.startswith("its") else 7 * HOUR) in states(rows)
 

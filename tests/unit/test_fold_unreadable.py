@@ -133,6 +133,22 @@ def test_duration_of_an_epoch_with_a_record_that_cannot_be_read_is_not_known() -
     assert last(fold([*known(), *begun, unreadable(20, HOUR + 5), *ends]))["duration_ms"] is None
 
 
+def test_group_of_members_whose_assignments_cannot_be_read_has_no_state() -> None:
+    """A member that joins gets an assignment at once: without one it does not reconcile for hours."""
+    described = [joins(1, 1_000, "a"), epoch(2, 1_000, 2), target(3, 1_000, "a", [0]), target_epoch(4, 1_000, 2)]
+    assert states(fold(at_once([*described, joins(9, HOUR, "a", clientHost="/10.0.0.9")]))) == []
+    known_again = current(10, 2 * HOUR, "a", 2, [0])
+    assert states(fold(at_once([*described, known_again]))) == [("Stable", "recorded", 2 * HOUR, None)]
+
+
+def test_state_ends_where_a_member_joins_whose_assignment_cannot_be_read() -> None:
+    rows = fold([*known(), *at_once([joins(11, HOUR, "b"), epoch(12, HOUR, 3), target_epoch(13, HOUR, 3)])])
+    assert states(rows) == [("Stable", "recorded", 1_000, HOUR), ("Reconciling", "recorded", HOUR, None)]
+    reached = current(14, HOUR + 1, "a", 3, [0])
+    rows = fold([*known(), *at_once([joins(11, HOUR, "b"), epoch(12, HOUR, 3), target_epoch(13, HOUR, 3), reached])])
+    assert states(rows)[1:] == [("Reconciling", "recorded", HOUR, HOUR + 1)]
+
+
 @pytest.mark.parametrize("cut", range(1, 9))
 def test_rows_with_records_that_cannot_be_read_do_not_depend_on_the_cut(cut: int) -> None:
     records = of_3_7()

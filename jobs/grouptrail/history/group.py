@@ -75,7 +75,8 @@ class Group:
     `generation` is the group epoch if the broker assigns the group. For a classic group `state_at` (ms) is the last
     change of state, and `join_ended_at` (ms) the end of its generation's join phase, where known.
     `fragments` are members of which some records have been read, but not the one that adds them. `settled` counts the
-    settled members by epoch, so that a record need not look at every member.
+    settled members by epoch, and under None those whose current assignment has not been read, so that a record need
+    not look at every member.
     `partition_counts` are the subscribed topics' names, partition counts and checksums of their racks by id, which
     brokers before 4.1 write;
     `topic_ids` are the ids of assigned topics by name. `has_tasks`: a streams group had tasks assigned at some time,
@@ -107,7 +108,7 @@ class Group:
     members: Mapping[str, Member] = field(default_factory=dict)
     fragments: Mapping[str, Member] = field(default_factory=dict)
     regexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    settled: Mapping[int, int] = field(default_factory=dict)
+    settled: Mapping[int | None, int] = field(default_factory=dict)
     keeps_back: bool = False
     lacks_records: bool = False
     is_polled: bool = False
@@ -156,13 +157,19 @@ class Group:
         is_tie = len(wanted) == 2 and wanted[0][1] == wanted[1][1]
         return wanted[0][0] if wanted and not is_tie else None
 
-    def _reconciliation(self) -> str:
+    def _reconciliation(self) -> str | None:
+        """Return the state; None if only members whose current assignment was not read are not settled.
+
+        A member that joins gets one at once (GMM.consumerGroupHeartbeat): its record is gone, or cannot be decoded.
+        """
         if self.kind == "streams" and not self._is_ready:
             return "NotReady"
         if (self.generation or 0) > (self.assignment_epoch or 0):
             return "Assigning"
         settled = self.settled.get(self.assignment_epoch or 0, 0)
-        return "Stable" if settled == len(self.members) else "Reconciling"
+        if settled == len(self.members):
+            return "Stable"
+        return "Reconciling" if settled + self.settled.get(None, 0) < len(self.members) else None
 
     @property
     def _is_ready(self) -> bool:
@@ -185,9 +192,9 @@ def by_topic(owned: Iterable[Partition]) -> list[dict[str, Any]]:
     return [{"topic": topic, "partitions": numbers} for topic, numbers in numbers_of.items()]
 
 
-def settled_by_epoch(members: Iterable[Member]) -> Counter[int]:
+def settled_by_epoch(members: Iterable[Member]) -> Counter[int | None]:
     """Return the number of settled members by epoch, for `Group.settled`."""
-    return Counter(member.epoch for member in members if member.is_settled and member.epoch is not None)
+    return Counter(member.epoch for member in members if member.is_settled or member.epoch is None)
 
 
 def owned_by_anyone(group: Group) -> frozenset[Partition] | None:

@@ -159,7 +159,7 @@ def _topic_ids(group: Group, body: Body | None, name_of: NameOf) -> Mapping[str,
     return group.topic_ids if ids.items() <= group.topic_ids.items() else {**group.topic_ids, **ids}
 
 
-def _settled(group: Group, old: Member | None, new: Member | None) -> Counter[int]:
+def _settled(group: Group, old: Member | None, new: Member | None) -> Counter[int | None]:
     settled = Counter(group.settled)
     settled.subtract(settled_by_epoch([old] if old else ()))
     settled.update(settled_by_epoch([new] if new else ()))
