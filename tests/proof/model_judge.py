@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 from grouptrail.history.evidence import COMPACTED_NOTE
@@ -753,7 +753,8 @@ def _rebalance(truth: _Truth, index: int, row: Row, all_of_them: list[int]) -> I
     if moment.kind == "classic":
         pairs["duration_ms"] = moment.at - boundary(moment, before) if moment.members and not is_conversion else None
     else:
-        stable = next((one.at for one in window if one.state == "Stable"), None)
+        of_protocol = takewhile(lambda one: one.kind == moment.kind, window)
+        stable = next((one.at for one in of_protocol if one.state == "Stable"), None)
         pairs["duration_ms"] = None if stable is None else stable - moment.at
     for column, true in pairs.items():
         yield _compare(f"rebalance.{column}", true, row[column], where)
@@ -787,10 +788,12 @@ def _counts(truth: _Truth, index: int, row: Row, where: str) -> Iterator[Fact]:
         return
     kept, given_up, holders = set(had), set[Partition](), had
     added = moved = 0
+    is_converted = False
     for one in window:
         now = _holders(one)
         taken = {place for place, name in now.items() if holders.get(place) != name}
-        if one.kind == first.kind:  # what a conversion takes away is a matter of the next rebalance
+        is_converted |= one.kind != first.kind
+        if not is_converted:  # what a conversion takes away is a matter of the next rebalance
             kept -= taken | (holders.keys() - now.keys())
             given_up = (given_up | (holders.keys() - now.keys())) - taken
         added += len(taken - last_owner.keys())

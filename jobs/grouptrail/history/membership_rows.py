@@ -59,10 +59,13 @@ def note_early_members(state: FoldState, change: Change) -> None:
 
     A member that subscribes to a pattern joins first; the epoch follows when the pattern has been resolved.
     """
+    pairs = (*change.replaced, *change.rejoined) if change.keeps_generation else ()
     if change.keeps_generation:
-        state.left_before_rebalance.update(member.member_id for member in change.left)
+        gone = (*change.left, *(old for old, _ in pairs))
+        state.left_before_rebalance.update(member.member_id for member in gone)
     if change.after.kind == "classic":
         return
+    state.joined_before_epoch.update(new.member_id for _, new in pairs)
     # Any epoch counts, even an unchanged one: a group that was deleted and recreated unread can repeat its old epoch.
     has_epoch = any(record.has_generation for record in change.operation) and not change.keeps_generation
     for member in () if has_epoch else change.joined:

@@ -100,7 +100,10 @@ def refine_cause(state: FoldState, change: Change) -> None:
 def update_rebalance(state: FoldState, change: Change) -> None:
     """Bring the newest row up to date until the group is stable again."""
     row = state.rows.rebalance
-    if row is None or row.ended_at is not None or change.keeps_generation:
+    if row is None or row.ended_at is not None:
+        return
+    if change.keeps_generation and change.after.kind == "classic":
+        state.rows.update(row, ended_at=max(change.at, row.at))  # its own end was not reached
         return
     state.rows.update(row, partitions_removed=len(state.given_up), partitions_kept=count_kept(state))
     if state.is_measured or change.after.kind == "classic":

@@ -22,7 +22,7 @@ def update_state(
     _end_before_gap(state, change)
     now = after.state
     if now is None:
-        if state.rows.state is not None:
+        if state.rows.state is not None and after.generation is not None:
             end_state(state, change.at)
             state.gap_from = change.at
         return
