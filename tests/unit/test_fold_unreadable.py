@@ -141,6 +141,13 @@ def test_group_of_members_whose_assignments_cannot_be_read_has_no_state() -> Non
     assert states(fold(at_once([*described, known_again]))) == [("Stable", "recorded", 2 * HOUR, None)]
 
 
+def test_group_whose_epochs_are_all_that_can_be_read_is_not_empty() -> None:
+    """An epoch takes a member that joins, leaves or sends heartbeats."""
+    rows = fold(at_once([epoch(number, 1_000 * number, number) for number in (1, 2, 3)]))
+    assert [row["cause"] for row in rows["rebalances"]] == ["unknown"] * 3
+    assert states(rows) == []
+
+
 def test_state_ends_where_a_member_joins_whose_assignment_cannot_be_read() -> None:
     rows = fold([*known(), *at_once([joins(11, HOUR, "b"), epoch(12, HOUR, 3), target_epoch(13, HOUR, 3)])])
     assert states(rows) == [("Stable", "recorded", 1_000, HOUR), ("Reconciling", "recorded", HOUR, None)]

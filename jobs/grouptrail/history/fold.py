@@ -13,7 +13,13 @@ from grouptrail.history.causes import is_beginning
 from grouptrail.history.changes import Change, change_of
 from grouptrail.history.endings import removal_note
 from grouptrail.history.evidence import REMOVALS, RemovalEvidence
-from grouptrail.history.gaps import is_another_group, note_gap, note_unreadable, only_described
+from grouptrail.history.gaps import (
+    is_another_group,
+    note_gap,
+    note_unreadable,
+    only_described,
+    shows_unread_members,
+)
 from grouptrail.history.generation_rows import begin_generation, count_partitions, describe_generation, end_generation
 from grouptrail.history.group import Group, settled_by_epoch
 from grouptrail.history.membership_rows import (
@@ -112,6 +118,8 @@ class _Fold:
         after = apply_operation(state.group, operation, self._name_of, may_miss_records=may_miss_records)
         if after.kind is None and state.group.kind is None and not any(record.removes_group for record in operation):
             return
+        if shows_unread_members(state, after, operation):
+            after = replace(after, lacks_records=True)
         settle_rebalances(state, at)
         if is_another_group(state, after, operation):
             after = self._begin_again(after, operation)

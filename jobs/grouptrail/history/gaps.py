@@ -43,6 +43,14 @@ def note_unreadable(state: FoldState, at: int) -> None:
     state.is_measured = False
 
 
+def shows_unread_members(state: FoldState, after: Group, operation: Operation) -> bool:
+    """Return whether an epoch shows members that were not read: one joins, leaves, or sends the heartbeat for it."""
+    if after.kind in (None, "classic") or after.is_polled or after.members or state.keys_since_gap is not None:
+        return False
+    is_gone = any(record.name is not None and record.body is None for record in operation)
+    return any(record.has_generation for record in operation) and not is_gone
+
+
 def _look_for_the_end(state: FoldState, operation: Operation, known: set[str]) -> None:
     keys = {_key(record.type, record.name) for record in operation}
     is_after_late_ones = state.doubted_at is not None and operation[0].read_late_at is None
