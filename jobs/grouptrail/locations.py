@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -24,3 +25,9 @@ def normalized(location: str) -> str:
         return str(Path(location).expanduser().absolute())
     except RuntimeError:
         raise ValueError("~ is followed by no user of this machine: write the path of the folder") from None
+
+
+def leads_out(folder: str, path: str) -> bool:
+    """Return whether a path in a local folder is outside it once all links are followed."""
+    root = os.path.realpath(folder)
+    return os.path.commonpath([root, os.path.realpath(os.path.join(folder, path))]) != root

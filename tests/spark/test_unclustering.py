@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from grouptrail.storage import reader
+from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.engines.retries import is_conflict
 from grouptrail.storage.engines.spark import table_in_sql
@@ -62,8 +63,8 @@ def by_spark(table: Table, version: int | None = None) -> list[int]:
 
 
 def by_delta_rs(table: Table, version: int | None = None) -> list[int]:
-    engine = reader.query_engine({"rows": DeltaTable(table.path, version=version)})
-    return sorted(pa.table(engine.execute("SELECT log_end_offset FROM rows"))["log_end_offset"].to_pylist())
+    rows = DataFusion({"rows": DeltaTable(table.path, version=version)}).rows("SELECT log_end_offset FROM rows")
+    return sorted(pa.table(rows)["log_end_offset"].to_pylist())
 
 
 def copied(table: Table, warehouse: Warehouse) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -56,6 +57,40 @@ def test_local_lock_foreign_content_is_not_shown_in_the_error(tmp_path: Path) ->
         with pytest.raises(AlreadyRunningError, match="is already run by another driver") as refusal:
             hold(tmp_path, "lag")
     assert "\x1b" not in str(refusal.value)
+
+
+def test_local_lock_link_that_leads_out_is_refused_and_its_target_is_kept(tmp_path: Path) -> None:
+    warehouse = warehouse_of(Config(warehouse=str(tmp_path / "warehouse")))
+    target = tmp_path / "target"
+    target.write_text("content")
+    lock = Path(f"{warehouse.checkpoint_path('decode')}.lock")
+    lock.parent.mkdir(parents=True)
+    lock.symlink_to(target)
+    with pytest.raises(AlreadyRunningError, match="is a link to a file outside its folder"):
+        sole_driver(warehouse, ["decode"], print).__enter__()
+    assert target.read_text() == "content"
+
+
+@pytest.mark.parametrize("target", ["other", "nowhere"])
+def test_local_lock_link_within_its_folder_is_not_followed(tmp_path: Path, target: str) -> None:
+    warehouse = warehouse_of(Config(warehouse=str(tmp_path)))
+    lock = Path(f"{warehouse.checkpoint_path('decode')}.lock")
+    lock.parent.mkdir(parents=True)
+    (lock.parent / "other").write_text("content")
+    lock.symlink_to(target)
+    with pytest.raises(AlreadyRunningError, match="cannot be written"):
+        sole_driver(warehouse, ["decode"], print).__enter__()
+    assert {file.name for file in lock.parent.iterdir()} == {"other", lock.name}
+    assert (lock.parent / "other").read_text() == "content"
+
+
+def test_local_lock_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    warehouse = warehouse_of(Config(warehouse=str(tmp_path)))
+    lock = Path(f"{warehouse.checkpoint_path('decode')}.lock")
+    lock.parent.mkdir(parents=True)
+    os.mkfifo(lock)
+    with pytest.raises(AlreadyRunningError, match="no regular file"):
+        sole_driver(warehouse, ["decode"], print).__enter__()
 
 
 def test_local_lock_unwritable_folder_raises(tmp_path: Path) -> None:

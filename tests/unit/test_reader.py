@@ -13,7 +13,7 @@ from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.schema import table_schema
 
 
-def test_query_engine_table_of_an_earlier_version_has_later_columns_as_nulls(tmp_path: Path) -> None:
+def test_datafusion_table_of_an_earlier_version_has_later_columns_as_nulls(tmp_path: Path) -> None:
     """Commands read warehouses that no job has written to since the columns were added."""
     table = warehouse_of(Config(warehouse=str(tmp_path))).table("consumer_lag")
     later = {"usual_wait_seconds", "last_wait_seconds", "first_unread_record_at"}

@@ -65,6 +65,7 @@ def report_errors(*, debug: bool) -> Iterator[None]:
         with _choices_logged() if debug else contextlib.nullcontext():
             yield
         sys.stdout.flush()
+        _note_damage()
     except (typer.Exit, typer.BadParameter):
         raise
     except KeyboardInterrupt:
@@ -78,6 +79,15 @@ def report_errors(*, debug: bool) -> Iterator[None]:
             traceback.print_exc()
         typer.echo(f"grouptrail: {harmless(_message(error), keep_lines=True)}", err=True)
         raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
+
+
+def _note_damage() -> None:
+    """Write to stderr which files were left out since they are damaged."""
+    if "grouptrail.storage.damage" in sys.modules:  # it takes a while to import
+        from grouptrail.storage.damage import REMEDY, all_damage
+
+        for text in all_damage():
+            typer.echo(f"grouptrail: rows are missing: {harmless(text, keep_lines=True)}: {REMEDY}", err=True)
 
 
 @contextlib.contextmanager

@@ -66,6 +66,9 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
         "grouptrail_last_stable_offset_lag": pa.table({**partitions, "value": snapshot.stable["lag"]}),
         "grouptrail_last_stable_offset": pa.table({**partitions, "value": snapshot.stable["last_stable_offset"]}),
         "grouptrail_expectation_failures": snapshot.failures.rename_columns(["table", "value"]),
+        "grouptrail_damaged_files": _columns(
+            ["table", "value"], [(name, len(snapshot.damage.get(name, ()))) for name in contracts.tables()]
+        ),
         "grouptrail_series_dropped": _columns(["reason", "value"], list(dropped.items())),
         "grouptrail_refresh_duration_seconds": _table(value=[snapshot.seconds]),
         "grouptrail_snapshot_timestamp_seconds": _table(value=[snapshot.made_at]),

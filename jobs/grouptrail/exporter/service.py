@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -22,6 +22,7 @@ from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_co
 from grouptrail.memory import release_memory
 from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
+from grouptrail.storage.damage import REMEDY
 
 if TYPE_CHECKING:
     from grouptrail.config.model import ExporterConfig, WebConfig
@@ -231,12 +232,18 @@ class _Cluster:
         if self.page is not None and time.time() - self.page.snapshot.made_at > STALE_SECONDS:
             self._show(self.page.snapshot.of([]))
         if fault not in (None, self.problem):
-            # The output may be closed; metrics must be served anyway.
-            with contextlib.suppress(OSError, ValueError):
-                self._log(f"metrics: {fault}")
+            self._say(f"metrics: {fault}")
         self.problem = fault or snapshot.not_ready
 
+    def _say(self, line: str) -> None:
+        # The output may be closed; metrics must be served anyway.
+        with contextlib.suppress(OSError, ValueError):
+            self._log(line)
+
     def _show(self, snapshot: Snapshot) -> None:
+        known = set() if self.page is None else _texts(self.page.snapshot.damage)
+        for text in sorted(_texts(snapshot.damage) - known):
+            self._say(f"metrics: rows are missing: {text}: {REMEDY}")
         self.page = ClusterPage(
             snapshot,
             self._exporter,
@@ -244,3 +251,7 @@ class _Cluster:
             jobs=lambda: dict(self.jobs),
             before=self.page,
         )
+
+
+def _texts(damage: Mapping[str, Sequence[str]]) -> set[str]:
+    return {text for texts in damage.values() for text in texts}

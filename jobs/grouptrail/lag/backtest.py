@@ -234,7 +234,7 @@ class _Stored:
         text = f"SELECT {', '.join(_COLUMNS)} FROM {TABLE} {self._where} ORDER BY sampled_at"
         waiting: list[pa.RecordBatch] = []
         newest = UNKNOWN
-        for stored in self._tables.answer(text)[1]:
+        for stored in self._tables.stream(text)[1]:
             batch = pa.record_batch(stored).cast(_STORED)
             times = ints(batch["sampled_at"])
             cuts = np.flatnonzero(np.diff(times, prepend=times[0] if newest == UNKNOWN else newest) >= self._apart)

@@ -139,7 +139,7 @@ class GroupStatuses:
 
     def refresh(self) -> None:
         """Read the tables if they have changed; without them there are no groups."""
-        tables = SqlSnapshot(self._warehouse, (*TABLES, *_DECODED))
+        tables = SqlSnapshot(self._warehouse, (*TABLES, *_DECODED), skips_damaged=False)
         if tables.versions == self._versions or not tables.versions.keys() >= set(TABLES):
             return
         known = {"cluster": datafusion_literal(self._warehouse.cluster), "shard": self._shard.condition_in_sql()}

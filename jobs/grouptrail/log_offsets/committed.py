@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.query import owned
+from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.lineage import with_source
 from grouptrail.storage.positions import updated
-from grouptrail.storage.reader import query_engine
 from grouptrail.storage.schema import compact, table_schema
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table import Table
@@ -36,7 +36,7 @@ class OwnedPartitions:
         tables = {table.name: opened for table in self._tables if (opened := table.open()) is not None}
         versions = {name: table.version() for name, table in tables.items()}
         if len(tables) == len(self._tables) and versions != self._versions:
-            rows = pa.table(query_engine(tables).execute(self._query))
+            rows = pa.table(DataFusion(tables, self._tables[0].location.options).rows(self._query))
             places = set(zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), strict=True))
             self._partitions, self._versions = _by_topic(places), versions
         return self._partitions

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from grouptrail import contracts
 from grouptrail.quality import suites
@@ -16,15 +15,14 @@ from grouptrail.quality.snapshot import Snapshot
 from grouptrail.query.views import DELTA_RS
 from grouptrail.storage import reader
 from grouptrail.storage.creation import create_table
+from grouptrail.storage.damage import require_undamaged
+from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import Commit, OpenTable
 from grouptrail.storage.result_rows import column_names, first_rows, rows
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
-
-if TYPE_CHECKING:
-    from arro3.core import RecordBatch
 
 _TYPES = {
     "binary": "BYTEA",
@@ -55,10 +53,14 @@ class CheckedTables:
     def __enter__(self) -> Self:
         for name in (name for name in contracts.tables() if name not in self.unreadable):
             try:
-                self._tables[name] = self._open(name)
+                table = self._open(name)
+                require_undamaged(table)
+                self._tables[name] = table
             except TableError as error:
                 self.unreadable[name] = str(error)
-        self._engine = reader.query_engine({f"all_{name}": table for name, table in self._tables.items()})
+        self._engine = DataFusion(
+            {f"all_{name}": table for name, table in self._tables.items()}, self._warehouse.options
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,7 +77,7 @@ class CheckedTables:
         started = time.monotonic()
         expected = suites.expectations(contracts.tables()[name], lacking=at.lacking, dialect=DELTA_RS)
         try:
-            [(count,)] = rows(self._batches("SELECT count(*) FROM {batch}", name, since))
+            [(count,)] = rows(self._answer("SELECT count(*) FROM {batch}", name, since)[1])
             results = tuple(self._result(one, name, at, since) for one in expected)
         except Exception as error:  # a missing or damaged file: the other tables are still checked
             return unreadable(name, at.version, reader.one_line(str(error)))
@@ -113,7 +115,8 @@ class CheckedTables:
         """Return the same of rows in which a column is no JSON, which DataFusion's SQL has no function for."""
         keys = suites.key_columns(contracts.tables()[name])
         samples, count = [], 0
-        for row in rows(self._batches(f"SELECT {', '.join([*keys, *columns])} FROM {{batch}}", name, since)):
+        query = f"SELECT {', '.join([*keys, *columns])} FROM {{batch}}"
+        for row in rows(self._answer(query, name, since, streams=True)[1]):
             texts = row[len(keys) :]
             if texts[0] is None or not all(map(_is_json, texts)):
                 count += 1
@@ -121,17 +124,14 @@ class CheckedTables:
                     samples.append(dict(zip(keys, row, strict=False)))
         return samples, count
 
-    def _batches(self, query: str, name: str, since: datetime | None) -> Iterator[RecordBatch]:
-        batches: Iterator[RecordBatch] = self._answer(query, name, since)[1]
-        return batches
-
-    def _answer(self, query: str, name: str, since: datetime | None) -> Any:
+    def _answer(self, query: str, name: str, since: datetime | None, *, streams: bool = False) -> Any:
         """Run a query in which each table has this cluster's rows, and `{batch}` those of a table since a time."""
         table = contracts.tables()[name]
         newer = f"WHERE {table.time_column} >= {datafusion_literal(since)}" if since and table.time_column else ""
         views = [f"{one} AS ({self._own_rows(one)})" for one in sorted({name} | suites.tables_in(query))]
         views.append(f"batch_rows AS (SELECT * FROM {name} {newer})")
-        answer = self._engine.execute(f"WITH {', '.join(views)} {query.replace('{batch}', 'batch_rows')}")
+        run = self._engine.stream if streams else self._engine.rows
+        answer = run(f"WITH {', '.join(views)} {query.replace('{batch}', 'batch_rows')}")
         return answer.schema, iter(answer)
 
     def _own_rows(self, name: str) -> str:

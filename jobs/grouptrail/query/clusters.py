@@ -9,6 +9,7 @@ from arro3.core import DataType
 
 from grouptrail.query.errors import QueryError
 from grouptrail.storage import reader
+from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.warehouse import Warehouse
 
@@ -56,5 +57,5 @@ def _clusters_in(table: reader.OpenTable) -> set[str]:
         least, most = (files[name].cast(DataType.string()).to_pylist() for name in _BOUNDS)
         if least == most and None not in least:
             return set(least)
-    rows = reader.query_engine({"rows": table}).execute("SELECT DISTINCT cluster FROM rows")
+    rows = DataFusion({"rows": table}, skips_damaged=True).rows("SELECT DISTINCT cluster FROM rows")
     return {name for batch in rows for name in batch["cluster"].cast(DataType.string()).to_pylist()}

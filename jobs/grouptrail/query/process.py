@@ -145,6 +145,11 @@ def _request(warehouse: Warehouse, text: str, sample_seconds: float, limits: Lim
 def _ended(returncode: int, complaint: bytes, limits: Limits) -> QueryError:
     """Return the error of a process that ended without an answer."""
     said = complaint.decode("utf-8", "replace").strip()
+    if "panic" in said:
+        return QueryError(
+            "the query's process ended at what may be a damaged file: `grouptrail check` looks for one, "
+            "see docs/faults.md#damaged-files"
+        )
     # Rust aborts without memory, Python and Arrow raise, and the kernel kills.
     if returncode in (-signal.SIGABRT, -signal.SIGKILL) or "emory" in said:
         return LimitError(
@@ -161,6 +166,7 @@ def main() -> None:
     limits = Limits(**request["limits"])
     _limit_this_process(limits)
     from grouptrail.query.sql import DeltaRs, QueryContext, run_query_with_note
+    from grouptrail.storage.damage import all_damage
     from grouptrail.storage.warehouse import Warehouse
 
     warehouse = Warehouse(**request["warehouse"])
@@ -168,6 +174,7 @@ def main() -> None:
     try:
         schema, batches, note = run_query_with_note(context, request["text"])
         is_cut, rows = _answer(schema, batches, limits)
+        note = "; ".join(filter(None, [note, *all_damage()])) or None
         header = {"is_cut": is_cut, "note": note}
     except QueryError as error:
         header, rows = {"problem": str(error)}, b""

@@ -81,7 +81,7 @@ class DeltaRs:
         self._warehouse = warehouse
 
     def answer(self, text: str, names: Collection[str]) -> tuple[Schema, Iterator[RecordBatch]]:
-        return SqlSnapshot(self._warehouse, names).answer(text)
+        return SqlSnapshot(self._warehouse, names).stream(text)
 
 
 @dataclass(frozen=True)

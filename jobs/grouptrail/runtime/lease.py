@@ -21,11 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
-from grouptrail.locations import is_uri
+from grouptrail.locations import is_uri, leads_out
 from grouptrail.spark import hadoop
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _refusal(job: str, path: str, text: str) -> AlreadyRunningError:
 def _locked(path: Path, job: str) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="utf-8")
+        file = _opened(path)
     except OSError as error:
         raise AlreadyRunningError(f"{path} cannot be written ({error.strerror}): grant write access") from error
     with file:
@@ -113,6 +113,15 @@ def _locked(path: Path, job: str) -> Iterator[None]:
         file.write(json.dumps(_myself()))
         file.flush()
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    """Open a lock's file, and never another that stands or is linked to in its place: it is overwritten."""
+    if path.exists() and not path.is_file():
+        raise AlreadyRunningError(f"{path} is no regular file: delete it")
+    if leads_out(str(path.parent), path.name):
+        raise AlreadyRunningError(f"{path} is a link to a file outside its folder: delete it")
+    return open(path, "a+", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
 class LeaseFile(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
 import numpy as np
@@ -41,17 +42,20 @@ class LargeSample:
         *,
         as_of_now: Callable[[pa.Table], pa.Table],
         is_topic_allowed: Callable[[str], bool],
+        reading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         """`rows` have the columns of `consumer_lag`; those that match `among` are the sample's, the newest of
         `newest_at`.
 
-        `as_of_now` changes lag in seconds to what is served; `is_topic_allowed` selects the topics to summarize.
+        `as_of_now` changes lag in seconds to what is served; `is_topic_allowed` selects the topics to summarize. The
+        rows are read in the context `reading`.
         """
         self.newest_at = newest_at
         self._rows = rows
         self._among = among
         self._as_of_now = as_of_now
         self._is_topic_allowed = is_topic_allowed
+        self._reading = reading
 
     def summary(self) -> tuple[pa.Table, pa.Table]:
         """Return the summary of the allowed topics (`SUMMARY`), and the extent of all (`EXTENT`)."""
@@ -121,9 +125,10 @@ class LargeSample:
             columns=list(columns), filter=among, batch_readahead=1, fragment_readahead=1, use_threads=False
         )
         try:
-            for group in gathered(batches, rows=_ROWS_AT_A_TIME):
-                yield _coded(pa.Table.from_batches(group))
-        except OSError as error:
+            with self._reading():
+                for group in gathered(batches, rows=_ROWS_AT_A_TIME):
+                    yield _coded(pa.Table.from_batches(group))
+        except (OSError, ValueError) as error:
             raise SnapshotError(f"consumer_lag cannot be read: {first_cause(error)}") from error
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,6 +30,7 @@ from grouptrail.snapshot.patterns import is_allowed
 from grouptrail.snapshot.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.snapshot.totals import SAVED, NewestSample, Rising, Totals
 from grouptrail.storage import positions
+from grouptrail.storage.damage import damage_of, naming_damage
 from grouptrail.storage.lineage import SavedRows
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
@@ -118,6 +120,7 @@ class StoredRows:
     progress: pa.Table
     stable: pa.Table
     failures: pa.Table
+    damage: Mapping[str, Sequence[str]]
     history_waits_since: float | None
     silence: Silence | None
 
@@ -133,10 +136,11 @@ class Snapshot(StoredRows):
     `intervals`: group_id, last_at, seconds, and `le_N`, how many were in the Nth bucket. `commits`: group_id, count.
     `progress`: for each partition of __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in
     microseconds. `stable`: for each of them last_stable_offset (null if no transaction is open) and `lag`, its
-    distance to the log's end. `failures`: table, count. `newest`: the time of a table's newest row, for lag of the
-    newest for which a broker had answered; of history_positions, since when a batch waits for the history job, +Inf
-    if none does. Tables without rows of the cluster are not in it. `not_ready`: why the values may not be current,
-    None if they are, and once they were, only that no broker answers.
+    distance to the log's end. `failures`: table, count. `damage`: of each table of which rows cannot be read, a
+    sentence about each damaged file. `newest`: the time of a table's newest row, for lag of the newest for which a
+    broker had answered; of history_positions, since when a batch waits for the history job, +Inf if none does. Tables
+    without rows of the cluster are not in it. `not_ready`: why the values may not be current, None if they are, and
+    once they were, only that no broker answers.
     """
 
     cluster: str
@@ -314,6 +318,7 @@ class SnapshotReader:
             progress=progress,
             stable=self._stable(progress, is_silent=silence is not None),
             failures=self._failures(),
+            damage=self._damage(),
             history_waits_since=self._history_waits_since(),
             silence=silence,
         )
@@ -330,13 +335,16 @@ class SnapshotReader:
         span = self._cluster.sample_span
         for since in [stale] if newest is None else [max(stale, newest - span), stale]:
             where = f"FROM consumer_lag WHERE {self._ours()} AND sampled_at >= {datafusion_literal(since)}"
-            files, count = self._tables.files_since("consumer_lag", "sampled_at", since)
+            _, count = self._tables.files_since("consumer_lag", "sampled_at", since)
             if count > most_rows(self._cluster.exporter):
                 newest = self._tables.rows(f"SELECT MAX(sampled_at) AS at {where}")["at"][0].as_py()
                 if newest is not None:
                     columns = compact(pa.schema(list(_types("consumer_lag", _READ["consumer_lag"]).items())))
-                    stored = files_dataset(table, files, columns, self._warehouse.options)
-                    return self._large(stored, newest, since, own_rows(self._cluster.name))
+                    options = self._warehouse.options
+                    files, _ = self._tables.files_since("consumer_lag", "sampled_at", since)
+                    stored = files_dataset(table, files, columns, options)
+                    reading = partial(naming_damage, table, options)
+                    return self._large(stored, newest, since, own_rows(self._cluster.name), reading=reading)
             elif len(rows := self._tables.rows(f"SELECT {', '.join(LAG_COLUMNS)} {where}")):
                 break
         return rows.cast(_NO_LAG.schema)
@@ -356,7 +364,9 @@ class SnapshotReader:
         newest: datetime,
         since: datetime,
         among: ds.Expression | None = None,
+        *,
         as_of_now: Callable[[pa.Table], pa.Table] = lambda rows: rows,
+        reading: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> LargeSample:
         """Return the rows of the newest sample, taken at `newest`, among those after `since` that match `among`."""
         of_sample = pc.field("sampled_at") >= max(since, newest - self._cluster.sample_span)
@@ -367,6 +377,7 @@ class SnapshotReader:
             newest,
             as_of_now=as_of_now,
             is_topic_allowed=lambda topic: is_allowed(topic, exporter.allow_topics, exporter.deny_topics),
+            reading=reading,
         )
 
     def _as_of_now(self, rows: pa.Table, *, now: float) -> pa.Table:
@@ -506,6 +517,11 @@ class SnapshotReader:
             "GROUP BY table_name) n ON r.table_name = n.table_name AND r.checked_at = n.checked_at "
             f"WHERE r.{ours} GROUP BY r.table_name"
         )
+
+    def _damage(self) -> dict[str, list[str]]:
+        """Return what is damaged of all tables, whoever in this process found it."""
+        damage = {table.name: damage_of(table.path) for table in self._warehouse.tables(contracts.tables())}
+        return {name: texts for name, texts in damage.items() if texts}
 
     def _not_ready(self, stored: StoredRows, sampled_at: datetime | None, *, has_lag: bool) -> str | None:
         """Return why the values are not current; None once the initial backlog is read and lag, if any, is recent."""

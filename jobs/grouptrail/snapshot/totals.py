@@ -63,7 +63,9 @@ class Totals:
             self._totals, counted = saved
             with suppress(TableError):  # that version is no longer in the log: the rows counted are passed over
                 after = self._warehouse.table(self._name).open(counted)
-        self._files = NewFiles(self._stored, own_rows(self._warehouse.cluster), self._warehouse.options, after)
+        self._files = NewFiles(
+            self._stored, own_rows(self._warehouse.cluster), self._warehouse.options, after, skips_damaged=True
+        )
         self._table_id = table_id(table)
 
     def now(self, table: OpenTable | None) -> pa.Table:
@@ -78,7 +80,7 @@ class Totals:
         try:
             for rows in self._files.rows(table):
                 totals = self._folded([totals, _above(self._counted(rows), marks)])
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SnapshotError(f"{table.table_uri} cannot be read: {first_cause(error)}") from error
         self._totals = totals
         self._saved.keep(totals, of=table)

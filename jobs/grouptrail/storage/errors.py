@@ -15,6 +15,21 @@ class TableVersionError(TableError):
     """A table was written by a version of grouptrail that this one is not compatible with."""
 
 
+class UnreadableTableError(TableError):
+    """A table's log cannot be read: it is damaged, or its store cannot be reached.
+
+    `fact` is the message without what to do.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.fact = f"{path} cannot be read ({reason})"
+        super().__init__(f"{self.fact}: check the warehouse and the access rights")
+
+
+class DamagedFileError(TableError):
+    """A file of a table is damaged, missing, or must not be opened: its rows cannot be read."""
+
+
 class NeedsSparkError(TableError):
     """Only Spark can do it, and no session runs: a change of a table's columns, or a store unknown to delta-rs."""
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from arro3.core import DataType
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from grouptrail import contracts
-from grouptrail.storage.errors import TableError
+from grouptrail.locations import is_uri
+from grouptrail.storage.errors import UnreadableTableError
 from grouptrail.storage.location import TableLocation
 
 OpenTable = DeltaTable
@@ -30,61 +32,34 @@ _COMMITS_SEARCHED = 20
 _FIRST_TRY = {"max_retries": "1", "retry_timeout": "10s", "timeout": "10s", "connect_timeout": "5s"}
 
 
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise DeltaError for a panic in delta-rs, which would end the thread: its class is no Exception."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DeltaError(str(error)) from error
+
+
 def existing_table(table: TableLocation, version: int | None = None) -> OpenTable:
     """Open a table that exists, by default its newest version. Raises one of `READ_ERRORS`."""
-    return DeltaTable(table.path, version=version, storage_options=dict(table.options))
+    hint = Path(table.path, "_delta_log", "_last_checkpoint")
+    if not is_uri(table.path) and hint.exists() and not hint.is_file():
+        raise OSError(f"{hint} is no regular file")  # to open a pipe takes until somebody writes to it
+    with panics_as_errors():
+        return DeltaTable(table.path, version=version, storage_options=dict(table.options))
 
 
 def open_table(table: TableLocation, version: int | None = None) -> OpenTable | None:
-    """Open a table, by default its newest version; None if there is none. Raises TableError if it cannot be read."""
+    """Open a table, by default its newest version; None if there is none. Raises UnreadableTableError."""
     try:
         return existing_table(table, version)
     except TableNotFoundError:
         return None
     except READ_ERRORS as error:
-        reason = one_line(str(error))
-        raise TableError(
-            f"{table.path} cannot be read ({reason}): check the warehouse and the access rights"
-        ) from error
-
-
-def query_engine(tables: Mapping[str, OpenTable], settings: Mapping[str, str] | None = None) -> QueryBuilder:
-    """Return DataFusion over the versions of some open tables; its queries raise one of `READ_ERRORS`.
-
-    Columns that the contract got after a table was written last are null, and renamed ones have their new names.
-    """
-    engine = QueryBuilder(dict(settings or {}))
-    for name, table in tables.items():
-        columns = _columns_of_contract(name, table)
-        engine.register(f"stored_{name}" if columns else name, table)
-        if columns:
-            list(engine.execute(f"CREATE VIEW {name} AS SELECT {', '.join(columns)} FROM stored_{name}"))
-    return engine
-
-
-_NULLS = {
-    "binary": "CAST(NULL AS BYTEA)",
-    "boolean": "CAST(NULL AS BOOLEAN)",
-    "smallint": "CAST(NULL AS SMALLINT)",
-    "int": "CAST(NULL AS INT)",
-    "bigint": "CAST(NULL AS BIGINT)",
-    "double": "CAST(NULL AS DOUBLE)",
-    "string": "CAST(NULL AS VARCHAR)",
-    "timestamp": "arrow_cast(NULL, 'Timestamp(Microsecond, Some(\"UTC\"))')",
-}
-
-
-def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
-    """Return a table's columns (SQL) by its contract; none if the table has them as they are, or is of no version."""
-    contract = contracts.tables().get(name)
-    there = column_names(table)
-    missing = [] if contract is None else [column for column in contract.columns if column.name not in there]
-    renamed = {column.formerly: column.name for column in missing if column.formerly in there}
-    added = [column for column in missing if column.name not in renamed.values()]
-    if not missing or not all(column.null_means and column.type in _NULLS for column in added):
-        return []
-    kept = [f"{field.name} AS {renamed.get(field.name, field.name)}" for field in table.schema().fields]
-    return [*kept, *(f"{_NULLS[column.type]} AS {column.name}" for column in added)]
+        raise UnreadableTableError(table.path, one_line(str(error))) from error
 
 
 def is_clustered(table: OpenTable) -> bool:
@@ -187,13 +162,16 @@ def _store_reason(message: str) -> str:
     return lines[-1][:200].rstrip(".:? ") if lines else "no reason given"
 
 
+_BACKTRACE = re.compile(r"\s*(\d+: |at \S+:\d+)")
+
+
 def one_line(message: str) -> str:
     """Return DataFusion's message in one line, without prefixes and lists of all valid names."""
     message = re.sub(r"\x1b\[[\d;]*m", "", message).split("Valid fields are")[0].split("Column names are case")[0]
     parser = re.search(r'ParserError\("(.*)"\)', message)
     text = parser[1] if parser else message
     text = re.sub(r"^((Error during planning|Schema error|External error|Arrow error|Internal error): )+", "", text)
-    lines = [line.strip(" ↳") for line in text.splitlines() if line.strip()]
+    lines = [line.strip(" ↳") for line in text.splitlines() if line.strip() and not _BACKTRACE.match(line)]
     return " ".join(lines)[:300].rstrip(".:? ") or "no reason given"
 
 

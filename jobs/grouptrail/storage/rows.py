@@ -13,7 +13,9 @@ import pyarrow.dataset as ds
 
 from grouptrail import contracts
 from grouptrail.errors import first_cause
-from grouptrail.storage.errors import TableError
+from grouptrail.storage.damage import damaged_files, naming_damage, note_unreadable, require_undamaged
+from grouptrail.storage.datafusion import DataFusion
+from grouptrail.storage.errors import TableError, UnreadableTableError
 from grouptrail.storage.lineage import SourceVersion
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import (
@@ -22,7 +24,7 @@ from grouptrail.storage.reader import (
     column_names,
     existing_table,
     open_table,
-    query_engine,
+    panics_as_errors,
     table_id,
 )
 from grouptrail.storage.schema import gathered, table_schema
@@ -41,7 +43,9 @@ def dataset(table: TableLocation, where: str, *, coded: Sequence[str] = ()) -> d
     millisecond, and a day without OPTIMIZE leaves thousands. The others have rows of any kind, and of all clusters.
     """
     options = ds.ParquetReadOptions(dictionary_columns=list(coded))
-    return existing_table(table).to_pyarrow_dataset(parquet_read_options=options, file_pruning_predicate=where)
+    there = existing_table(table)
+    require_undamaged(there)
+    return there.to_pyarrow_dataset(parquet_read_options=options, file_pruning_predicate=where)
 
 
 def read_rows(
@@ -60,21 +64,28 @@ def select(location: TableLocation, columns: str, rest: str = "") -> list[dict[s
     if (table := open_table(location)) is None:
         return []
     query = f"SELECT {columns} FROM {location.name} WHERE {_ours(location)} {rest}"
-    rows: list[dict[str, Any]] = pa.table(query_engine({location.name: table}).execute(query)).to_pylist()
+    rows: list[dict[str, Any]] = pa.table(
+        DataFusion({location.name: table}, location.options).rows(query)
+    ).to_pylist()
     return rows
 
 
 def select_arrow(
-    location: TableLocation, columns: Sequence[str], rest: str, *, rows_at_a_time: int
+    location: TableLocation, columns: Sequence[str], rest: str, *, rows_at_a_time: int, computes_all: bool
 ) -> Iterator[pa.Table]:
-    """Yield some rows at a time of what `select` returns. Raises TableError if the table cannot be read."""
+    """Yield some rows at a time of what `select` returns. Raises TableError if the table cannot be read.
+
+    With `computes_all` they are computed first, which takes their memory, but no damaged file can end the process.
+    """
     if (table := open_table(location)) is None:
         return
     name = location.name
-    engine = query_engine({name: table}, {"datafusion.execution.batch_size": str(rows_at_a_time)})
+    settings = {"datafusion.execution.batch_size": str(rows_at_a_time)}
+    engine = DataFusion({name: table}, location.options, settings=settings)
     schema = pa.schema([table_schema(name).field(column) for column in columns])
     try:
-        for batch in engine.execute(f"SELECT {', '.join(columns)} FROM {name} WHERE {_ours(location)} {rest}"):
+        run = engine.rows if computes_all else engine.stream
+        for batch in run(f"SELECT {', '.join(columns)} FROM {name} WHERE {_ours(location)} {rest}"):
             yield pa.Table.from_batches([pa.record_batch(batch)]).cast(schema)
     except READ_ERRORS as error:
         raise TableError(f"{location.path} cannot be read: {first_cause(error)}") from error
@@ -135,11 +146,15 @@ def file_batches(
     storage: Mapping[str, str] | None = None,
     among: ds.Expression | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of some files that match `among`, in the files' order: see `files_dataset`."""
+    """Yield the rows of some files that match `among`, in the files' order: see `files_dataset`.
+
+    Raises DamagedFileError.
+    """
     for first in range(0, len(files), _FILES_AT_A_TIME):
         some = files_dataset(table, files[first : first + _FILES_AT_A_TIME], columns, storage)
-        # Threads, and batches read ahead, take more memory and processor time than they save.
-        yield from some.to_batches(filter=among, batch_readahead=2, use_threads=False)
+        with naming_damage(table, storage or {}):
+            # Threads, and batches read ahead, take more memory and processor time than they save.
+            yield from some.to_batches(filter=among, batch_readahead=2, use_threads=False)
 
 
 class NewFiles:
@@ -147,7 +162,8 @@ class NewFiles:
 
     Rows of other rewritten files come again. `columns` are read of the rows that match `among`, texts as dictionary
     codes where their type is one (`compact`); `storage` are delta-rs's storage options of the table. What the table
-    had in the version `after` counts as read.
+    had in the version `after` counts as read. With `skips_damaged` files that are known to be damaged are left out;
+    otherwise, and where one turns out to be, DamagedFileError is raised.
     """
 
     def __init__(
@@ -156,9 +172,12 @@ class NewFiles:
         among: ds.Expression,
         storage: Mapping[str, str] | None = None,
         after: OpenTable | None = None,
+        *,
+        skips_damaged: bool = False,
     ) -> None:
         self._columns = columns
         self._among = among
+        self._skips_damaged = skips_damaged
         self._storage = dict(storage or {})
         self._read, self._version = (set[str](), -1) if after is None else (_paths(after), after.version())
 
@@ -169,6 +188,10 @@ class NewFiles:
         """
         there = _paths(table)
         if files := sorted(there - self._read - self._arranged_anew(table, there)):
+            if damaged := damaged_files(table).keys() & files:
+                if not self._skips_damaged:
+                    require_undamaged(table)
+                files = [file for file in files if file not in damaged]
             batches = file_batches(table, files, self._columns, self._storage, self._among)
             yield from map(pa.Table.from_batches, gathered(batches, rows=_ROWS_AT_A_TIME))
         self._read, self._version = there, table.version()
@@ -227,20 +250,32 @@ class NewRows:
 
 
 class OpenTables:
-    """Some tables of a cluster, opened once; all queries see the versions of the last `refresh`."""
+    """Some tables of a cluster, opened once; all queries see the versions of the last `refresh`.
+
+    Rows in damaged files are missing. A table whose log cannot be read keeps its last version, or is missing.
+    """
 
     def __init__(self, tables: Sequence[TableLocation], columns: Mapping[str, tuple[str, ...]]) -> None:
         """`columns` are the columns to read, by table."""
         self._locations = {table.name: table for table in tables}
         self._columns = columns
         self._tables: dict[str, OpenTable] = {}
-        self._engine = query_engine({})
+        self._engine = self._query_engine()
 
     def refresh(self) -> None:
-        """Update all tables to their newest versions. Raises TableError if one cannot be read."""
+        """Update all tables to their newest versions. Raises TableError if none can be read, or one lacks columns."""
+        unreadable = []
         for name in self._columns:
-            self._refresh(name)
-        self._engine = query_engine(self._tables)
+            fact = None
+            try:
+                self._refresh(name)
+            except UnreadableTableError as error:
+                fact = error.fact
+                unreadable.append(error)
+            note_unreadable(self._locations[name].path, fact)
+        if unreadable and not self._tables:
+            raise unreadable[0]
+        self._engine = self._query_engine()
 
     def get(self, name: str) -> OpenTable | None:
         """Return the table; None if it does not exist yet."""
@@ -249,7 +284,7 @@ class OpenTables:
     def rows(self, query: str) -> pa.Table:
         """Return the rows of a query. Raises TableError."""
         try:
-            rows = pa.table(self._engine.execute(query))
+            rows = pa.table(self._engine.rows(query))
         except READ_ERRORS as error:
             paths = ", ".join(location.path for location in self._locations.values())
             raise TableError(f"{paths} cannot be read: {first_cause(error)}") from error
@@ -265,7 +300,7 @@ class OpenTables:
         return latest
 
     def files_since(self, name: str, column: str, since: datetime) -> tuple[list[str], int]:
-        """Return the files that may have rows of this cluster from a time on, and how many rows these have.
+        """Return the undamaged files that may have rows of this cluster from a time on, and how many rows these have.
 
         Both are taken from the files' statistics. The number is 0 if these lack it, and if files may have rows that a
         deletion vector deletes.
@@ -277,18 +312,25 @@ class OpenTables:
             return [], 0
         latest = files[f"max.{column}"]
         recent = files.filter(pc.fill_null(pc.greater_equal(latest, pa.scalar(since, latest.type)), True))
+        if damaged := damaged_files(self._tables[name]):
+            recent = recent.filter(pc.invert(pc.is_in(recent["path"], pa.array(damaged))))
         counts = recent["num_records"]
         return recent["path"].to_pylist(), 0 if counts.null_count else pc.sum(counts).as_py() or 0
 
     def _refresh(self, name: str) -> None:
-        table = self._tables.pop(name, None)
+        table = self._tables.get(name)
         if table is None or not _moved_on(table):
             # If there is no new version, the table may have been deleted and created again, with a new log.
             table = open_table(self._locations[name])
             if table is None:
+                self._tables.pop(name, None)
                 return
             self._require_columns(name, table)
         self._tables[name] = table
+
+    def _query_engine(self) -> DataFusion:
+        options = next(iter(self._locations.values())).options
+        return DataFusion(self._tables, options, skips_damaged=True)
 
     def _require_columns(self, name: str, table: OpenTable) -> None:
         there = column_names(table)
@@ -309,7 +351,8 @@ def _moved_on(table: OpenTable) -> bool:
     """Update a table; return whether it has a new version."""
     version = table.version()
     try:
-        table.update_incremental()
+        with panics_as_errors():
+            table.update_incremental()
     except READ_ERRORS:
         return False
     return table.version() > version

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow.fs import FileType
 
+from grouptrail.storage.damage import OUTSIDE, damage_error, is_outside
 from grouptrail.storage.files import with_all_columns
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import own_rows
@@ -75,4 +76,7 @@ class RowsByVersion:
 
     def _added(self, version: int) -> list[str]:
         commit = read_commit(self._files, version)
-        return [] if any(commit.removed.values()) else [path for path, is_new in commit.added.items() if is_new]
+        added = [] if any(commit.removed.values()) else [path for path, is_new in commit.added.items() if is_new]
+        if outside := [path for path in added if is_outside(path)]:
+            raise damage_error(self._path, {outside[0]: OUTSIDE})
+        return added

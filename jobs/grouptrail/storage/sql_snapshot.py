@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any
 
-from arro3.core import RecordBatch, Schema
+from arro3.core import RecordBatch, RecordBatchReader, Schema
 
 from grouptrail import contracts
 from grouptrail.storage import reader
-from grouptrail.storage.errors import QueryError, TableError, UnknownGroupError
+from grouptrail.storage.damage import note_unreadable
+from grouptrail.storage.datafusion import DataFusion
+from grouptrail.storage.errors import QueryError, UnknownGroupError, UnreadableTableError
 from grouptrail.storage.result_rows import column_names, rows
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
@@ -22,25 +24,44 @@ _NOT_FOUND = re.compile(r"table (?:function )?'(?:datafusion\.public\.)?([^']+)'
 class SqlSnapshot:
     """Some tables of a warehouse; all queries see the versions that were current when it was opened.
 
-    `versions` has the tables that exist. Raises QueryError if one cannot be read.
+    `versions` has the tables that exist and whose log can be read; a query of another raises QueryError. Rows in
+    damaged files are missing, unless `skips_damaged` is false: they raise DamagedFileError then.
     """
 
-    def __init__(self, warehouse: Warehouse, names: Iterable[str]) -> None:
+    def __init__(self, warehouse: Warehouse, names: Iterable[str], *, skips_damaged: bool = True) -> None:
         self._warehouse = warehouse
-        try:
-            tables = {name: table for name in names if (table := warehouse.table(name).open()) is not None}
-        except TableError as error:
-            raise QueryError(str(error)) from error
-        self._engine = reader.query_engine(tables, {"datafusion.catalog.information_schema": "true"})
+        self._unreadable: dict[str, str] = {}
+        tables = dict(self._opened(names, skips_damaged=skips_damaged))
+        settings = {"datafusion.catalog.information_schema": "true"}
+        self._engine = DataFusion(tables, warehouse.options, skips_damaged=skips_damaged, settings=settings)
         self.versions = {name: table.version() for name, table in tables.items()}
 
+    def _opened(self, names: Iterable[str], *, skips_damaged: bool) -> Iterator[tuple[str, reader.OpenTable]]:
+        for stored in self._warehouse.tables(list(names)):
+            try:
+                table = stored.open()
+            except UnreadableTableError as error:
+                if not skips_damaged:
+                    raise
+                self._unreadable[stored.name] = str(error)
+                note_unreadable(stored.path, error.fact)
+                continue
+            note_unreadable(stored.path, None)
+            if table is not None:
+                yield stored.name, table
+
     def answer(self, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
-        """Run a query. Raises QueryError, also while the batches are read."""
-        try:
-            result = self._engine.execute(text)
-        except reader.READ_ERRORS as error:
-            raise self._explained(error) from error
-        return result.schema, self._checked(result)
+        """Run a query, all of whose rows are computed before the first is returned. Raises QueryError."""
+        result = self._run(self._engine.rows, text)
+        return result.schema, iter(result)
+
+    def stream(self, text: str) -> tuple[Schema, Iterator[RecordBatch]]:
+        """Run a query with any number of rows, in a process that may end: see `DataFusion.stream`.
+
+        Raises QueryError, also while the batches are read.
+        """
+        result = self._run(self._engine.stream, text)
+        return result.schema, self._without_damage(result, text)
 
     def rows(self, text: str) -> list[dict[str, Any]]:
         """Return the rows of a query as dicts, with values as in `result_rows.rows`."""
@@ -71,17 +92,34 @@ class SqlSnapshot:
         what = "history" if "generations" in names else f"row in {names[0]}"
         raise UnknownGroupError(f"there is no {what} of a group {group_id!r} in cluster {cluster}: {hint}", near)
 
-    def _checked(self, batches: Iterable[RecordBatch]) -> Iterator[RecordBatch]:
-        """Yield the batches; errors raised while they are computed become QueryError."""
+    def _run(self, run: Callable[[str], RecordBatchReader], text: str) -> RecordBatchReader:
         try:
-            yield from batches
-        except Exception as error:
+            return run(text)
+        except reader.READ_ERRORS as error:
             raise self._explained(error) from error
+
+    def _without_damage(self, result: RecordBatchReader, text: str) -> Iterator[RecordBatch]:
+        """Yield the batches; if a file turns out to be damaged before the first, those of the other files."""
+        has_begun = False
+        while True:
+            try:
+                for batch in result:
+                    has_begun = True
+                    yield batch
+                return
+            except Exception as error:
+                if not self._engine.finds_damage(text, error):
+                    raise self._explained(error) from error
+                if has_begun:
+                    raise QueryError("a file turned out to be damaged while it was read: repeat the query") from error
+            result = self._run(self._engine.stream, text)
 
     def _explained(self, error: Exception) -> QueryError:
         missing = _NOT_FOUND.search(str(error))
         if missing is None:
             return refused(reader.one_line(str(error)))
+        if missing[1] in self._unreadable:
+            return QueryError(self._unreadable[missing[1]])
         return missing_table(self._warehouse, missing[1])
 
 

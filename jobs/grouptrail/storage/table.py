@@ -102,7 +102,8 @@ class Table:
         """Yield `columns`, and the `rest` of the query after its WHERE condition, some rows at a time."""
         from grouptrail.storage.rows import select_arrow
 
-        return select_arrow(self.location, columns, rest, rows_at_a_time=rows_at_a_time)
+        computes_all = self._spark is not None  # otherwise a command's process, which may end
+        return select_arrow(self.location, columns, rest, rows_at_a_time=rows_at_a_time, computes_all=computes_all)
 
     def new_rows(
         self, columns: pa.Schema, among: ds.Expression | None = None, after: OpenTable | None = None

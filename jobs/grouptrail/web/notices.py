@@ -44,6 +44,13 @@ def _faults(state: ClusterState, snapshot: Snapshot) -> Iterator[tuple[Kind, str
         yield "failed", "The tables cannot be read now", f"{state.problem}. These figures are {age} old."
     if snapshot.silence is not None:
         yield "failed", "No broker returns log offsets", _sentence(snapshot.not_ready)
+    for name, texts in snapshot.damage.items():
+        others = f" {count(len(texts) - 1, 'other file')} of it are, too." if len(texts) > 1 else ""
+        yield (
+            "failed",
+            f"Rows of {name} are missing",
+            f"{_sentence(texts[0])}{others} Restore it from a backup, or see docs/faults.md#damaged-files.",
+        )
     for name, job in state.jobs.items():
         if not job.is_running and job.restarts:
             yield (

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError
 from grouptrail.storage import reader
 from grouptrail.storage.buckets import in_buckets
 from grouptrail.storage.creation import create_table
+from grouptrail.storage.damage import naming_damage
 from grouptrail.storage.engines.commits import append_files, commit
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
 from grouptrail.storage.engines.retries import one_writer
@@ -81,7 +82,8 @@ class DeltaRs:
                 commit_properties=_noting(once),
                 post_commithook_properties=_LOGS_KEPT,
             )
-            merger.when_matched_update_all().when_not_matched_insert_all().execute()
+            with naming_damage(there, table.options):
+                merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
         one_writer(merge, table)
 
@@ -97,14 +99,16 @@ class DeltaRs:
         ours = _as_stored(_on_driver(rows), table)
 
         def overwrite() -> None:
-            write_deltalake(
-                reader.existing_table(table),
-                ours,
-                mode="overwrite",
-                predicate=_own_rows(table),
-                writer_properties=_COMPRESSED,
-                post_commithook_properties=_LOGS_KEPT,
-            )
+            there = reader.existing_table(table)
+            with naming_damage(there, table.options):
+                write_deltalake(
+                    there,
+                    ours,
+                    mode="overwrite",
+                    predicate=_own_rows(table),
+                    writer_properties=_COMPRESSED,
+                    post_commithook_properties=_LOGS_KEPT,
+                )
 
         one_writer(overwrite, table)
 
@@ -166,12 +170,13 @@ def _replace_files(table: TableLocation, files: WriteFiles) -> None:
     there = reader.existing_table(table)
     ours = own_files(there, table.cluster)
     if ours is None:
-        there.delete(
-            _own_rows(table),
-            writer_properties=_COMPRESSED,
-            commit_properties=CommitProperties(max_commit_retries=0),
-            post_commithook_properties=_LOGS_KEPT,
-        )
+        with naming_damage(there, table.options):
+            there.delete(
+                _own_rows(table),
+                writer_properties=_COMPRESSED,
+                commit_properties=CommitProperties(max_commit_retries=0),
+                post_commithook_properties=_LOGS_KEPT,
+            )
     commit(table, there, files(table), instead_of=ours or {})
 
 

@@ -1,0 +1,108 @@
+"""Read a warehouse with a damaged file, case after case: `python -m support.damaged_warehouses FOLDER FIRST COUNT`.
+
+It is a process of its own, since what it looks for ends processes, or has them wait for ever. A case is a seed. Every
+read is that of a server: metrics, pages, and a job's strict one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+from grouptrail.config import Config
+from grouptrail.errors import GrouptrailError
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.snapshot.reader import Snapshot
+from grouptrail.snapshot.state import ClusterState
+from grouptrail.storage.reader import READ_ERRORS
+from support.damaged_files import CONTENT, PLACE, damage, repair
+from support.from_config import snapshot_reader
+from support.web_client import LOCAL, Site
+
+_PATHS = ("/", "/groups/billing", "/api/v1/groups", "/topics/orders")
+_DEADLINE_SECONDS = 60
+_ALIVE = {"consumer_lag", "group_states", "generations"}
+# Which figures of a snapshot come from which tables.
+_FIGURES = {
+    "lag": {"consumer_lag", "group_states"},
+    "groups": {"group_states", "generations"},
+    "rebalances": {"rebalances", *_ALIVE},
+    "commits": {"offset_commits", *_ALIVE},
+    "progress": {"ingest_progress"},
+}
+# Samples are current for three intervals.
+_INTERVAL_SECONDS = 36_000
+
+
+class DamagedWarehouse:
+    """A warehouse whose files are damaged one after the other, and put back."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._root = Path(config.warehouse)
+        files = [file for file in self._root.glob("*/**/*") if file.is_file() and "_checkpoints" not in file.parts]
+        self._logs = sorted(file for file in files if "_delta_log" in file.parts)
+        self._data = sorted(file for file in files if "_delta_log" not in file.parts)
+        self._whole = snapshot_reader(config).read()
+        assert not self._whole.damage
+
+    def read(self, seed: int) -> str:
+        """Return what became of a case: what was damaged, whether it was noticed, and the status of each page."""
+        rng = random.Random(seed)
+        file = rng.choice(self._data) if rng.random() < 0.75 else rng.choice(self._logs)
+        kind = rng.choice((*CONTENT, *CONTENT, *PLACE))
+        case = f"{seed}: {kind}, {file.relative_to(self._root)}"
+        content = file.read_bytes()
+        damage(rng, file, kind, self._data)
+        try:
+            return self._read(file.relative_to(self._root).parts[0], case, is_log=file in self._logs)
+        finally:
+            repair(file, content)
+
+    def _read(self, table: str, case: str, *, is_log: bool) -> str:
+        snapshot = self._snapshot()
+        for figure, tables in _FIGURES.items():
+            is_whole = _sorted(snapshot, figure) == _sorted(self._whole, figure)
+            assert is_whole or table in tables, f"{case}: {figure} changed"
+        others = {name for name, texts in snapshot.damage.items() if "cannot be read" not in texts[0]} - {table}
+        assert not others, f"{case}: {snapshot.damage}"
+        site = Site(self.config, **{self.config.cluster: ClusterState(snapshot, None, {})})
+        statuses = [site.client.get(path, base_url=LOCAL).status_code for path in _PATHS]
+        assert not site.faults, f"{case}: {site.faults}"
+        assert set(statuses) <= {200, 404} if table in _ALIVE else {200}, f"{case}: {statuses}"
+        try:
+            warehouse_of(self.config).table(table).select("*")
+        except (GrouptrailError, *READ_ERRORS):
+            pass
+        return f"{'log' if is_log else 'data'}, {'noticed' if snapshot.damage else 'not noticed'}, {statuses}"
+
+    def _snapshot(self) -> Snapshot:
+        reader = snapshot_reader(self.config)
+        try:
+            return reader.read()
+        except GrouptrailError:  # a file was read in part: it is named now, and left out
+            return reader.read()
+
+
+def _sorted(snapshot: Snapshot, figure: str) -> list[str]:
+    return sorted(map(str, getattr(snapshot, figure).to_pylist()))
+
+
+def main() -> None:
+    """Print how many cases ended how."""
+    folder, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    warehouse = DamagedWarehouse(Config(warehouse=folder, log_offsets={"interval_seconds": _INTERVAL_SECONDS}))
+    results: Counter[str] = Counter()
+    for seed in range(first, first + count):
+        faulthandler.dump_traceback_later(_DEADLINE_SECONDS, exit=True)
+        results[warehouse.read(seed)] += 1
+    faulthandler.cancel_dump_traceback_later()
+    for result, cases in results.most_common():
+        sys.stdout.write(f"{cases:,} {result}\n")
+
+
+if __name__ == "__main__":
+    main()
