@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from grouptrail.config import Config, load_config
 from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark.session import start_session
+from grouptrail.storage import damage
 from support.cli_in_process import Cli, run_cli
 from support.sample_groups import billing, groups_of_other_kinds, shared
 from support.sample_history import lay_sample_history
@@ -46,6 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByTime:
     return ByTime(config, log)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_damaged() -> Iterator[None]:
+    """Let each test know no damaged files, as a new process does."""
+    yield
+    for known in (damage._damaged, damage._looked_at, damage._unreadable):
+        known.clear()
 
 
 @pytest.hookimpl(trylast=True)

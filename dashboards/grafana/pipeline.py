@@ -173,4 +173,12 @@ def _exporter() -> list[Panel]:
             no_value="no check has run",
             thresholds=RED_IF_ANY,
         ),
+        time_series(
+            "Damaged files",
+            "Files that cannot be read, per table: their rows are missing.",
+            Query(f"{latest('grouptrail_damaged_files', CLUSTER)} > 0", "{{cluster}} {{table}}"),
+            unit="short",
+            no_value="none",
+            thresholds=RED_IF_ANY,
+        ),
     ]

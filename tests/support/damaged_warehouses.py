@@ -10,6 +10,7 @@ import faulthandler
 import random
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from grouptrail.config import Config
@@ -52,32 +53,55 @@ class DamagedWarehouse:
     def read(self, seed: int) -> str:
         """Return what became of a case: what was damaged, whether it was noticed, and the status of each page."""
         rng = random.Random(seed)
-        file = rng.choice(self._data) if rng.random() < 0.75 else rng.choice(self._logs)
-        kind = rng.choice((*CONTENT, *CONTENT, *PLACE))
-        case = f"{seed}: {kind}, {file.relative_to(self._root)}"
-        content = file.read_bytes()
-        damage(rng, file, kind, self._data)
+        files = self._some(rng)
+        kinds = [rng.choice((*CONTENT, *CONTENT, *PLACE)) for _ in files]
+        named = (f"{kind}: {file.relative_to(self._root)}" for file, kind in zip(files, kinds, strict=True))
+        case = f"{seed}: {', '.join(named)}"
+        contents = [file.read_bytes() for file in files]
+        for file, kind in zip(files, kinds, strict=True):
+            damage(rng, file, kind, self._data)
         try:
-            return self._read(file.relative_to(self._root).parts[0], case, is_log=file in self._logs)
+            return self._read({self._table(file) for file in files}, case, what=self._what(files))
+        except Exception as error:
+            error.add_note(case)
+            raise
         finally:
-            repair(file, content)
+            for file, content in zip(files, contents, strict=True):
+                repair(file, content)
 
-    def _read(self, table: str, case: str, *, is_log: bool) -> str:
+    def _some(self, rng: random.Random) -> list[Path]:
+        """Return a file, of the data or of a log, or a few of one kind, or all data of one table or two."""
+        among = self._data if rng.random() < 0.75 else self._logs
+        chosen = rng.random()
+        if chosen < 0.7:
+            return [rng.choice(among)]
+        if chosen < 0.85:
+            return rng.sample(among, rng.randrange(2, 6))
+        tables = {self._table(file) for file in rng.sample(self._data, 2)}
+        return [file for file in self._data if self._table(file) in tables]
+
+    def _table(self, file: Path) -> str:
+        return file.relative_to(self._root).parts[0]
+
+    def _what(self, files: list[Path]) -> str:
+        kind = "log" if files[0] in self._logs else "data"
+        return f"{kind} file" if len(files) == 1 else f"several {kind} files"
+
+    def _read(self, damaged: set[str], case: str, *, what: str) -> str:
         snapshot = self._snapshot()
         for figure, tables in _FIGURES.items():
             is_whole = _sorted(snapshot, figure) == _sorted(self._whole, figure)
-            assert is_whole or table in tables, f"{case}: {figure} changed"
-        others = {name for name, texts in snapshot.damage.items() if "cannot be read" not in texts[0]} - {table}
+            assert is_whole or damaged & tables, f"{case}: {figure} changed"
+        others = {name for name, texts in snapshot.damage.items() if "cannot be read" not in texts[0]} - damaged
         assert not others, f"{case}: {snapshot.damage}"
         site = Site(self.config, **{self.config.cluster: ClusterState(snapshot, None, {})})
         statuses = [site.client.get(path, base_url=LOCAL).status_code for path in _PATHS]
         assert not site.faults, f"{case}: {site.faults}"
-        assert set(statuses) <= {200, 404} if table in _ALIVE else {200}, f"{case}: {statuses}"
-        try:
-            warehouse_of(self.config).table(table).select("*")
-        except (GrouptrailError, *READ_ERRORS):
-            pass
-        return f"{'log' if is_log else 'data'}, {'noticed' if snapshot.damage else 'not noticed'}, {statuses}"
+        assert set(statuses) <= {200, 404} if damaged & _ALIVE else {200}, f"{case}: {statuses}"
+        for table in damaged:
+            with suppress(GrouptrailError, *READ_ERRORS):
+                warehouse_of(self.config).table(table).select("*")
+        return f"{what}, {'noticed' if snapshot.damage else 'not noticed'}, {statuses}"
 
     def _snapshot(self) -> Snapshot:
         reader = snapshot_reader(self.config)

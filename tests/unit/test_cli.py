@@ -27,7 +27,7 @@ from support.deadlines import scaled, until
 KEY = "0002000167"
 COMMANDS = (
     *("run", "decode", "redecode", "rebuild", "sql", "serve-sql", "tables", "timeline", "report", "backtest"),
-    *("serve", "open", "doctor", "check", "maintain", "config"),
+    *("serve", "open", "doctor", "check", "repair", "maintain", "config"),
 )
 
 
@@ -489,7 +489,7 @@ def test_usage_error_repeats_no_control_character_of_an_argument(arguments: list
 def test_check_of_a_mistyped_warehouse_creates_no_folder(tmp_path: Path) -> None:
     """Before Spark is started; so do the other commands that need tables."""
     mistyped = tmp_path / "mistyped"
-    for command in (["check"], ["recover"], ["rebuild", "history"], ["maintain", "--dry-run"]):
+    for command in (["check"], ["repair"], ["recover"], ["rebuild", "history"], ["maintain", "--dry-run"]):
         run = grouptrail(*command, "--warehouse", str(mistyped))
         assert run.returncode == 1
         assert run.stderr.splitlines() == [

@@ -66,7 +66,7 @@ _COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | type
     (app, _ASK, (_show, groups.timeline, groups.diff, groups.report, groups.digest, groups.backtest)),
     (app, _ASK, (query.sql, query.tables)),
     (app, _SERVE, (metrics.serve, metrics.open_, query.serve_sql, _views)),
-    (app, _TABLES, (maintenance.check, maintenance.maintain)),
+    (app, _TABLES, (maintenance.check, maintenance.repair, maintenance.maintain)),
     (app, _TABLES, (records.decode, records.redecode, records.ingest_segments, records.rebuild)),
     (_show, None, (groups.group, groups.lag)),
     (_views, None, (query.install,)),

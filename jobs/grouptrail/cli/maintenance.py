@@ -1,4 +1,4 @@
-"""Commands that check and maintain the tables: check, maintain."""
+"""Commands that check and maintain the tables: check, repair, maintain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from grouptrail.cli.options import TIMES, ConfigOptions, RowsFormat, Tables, parse_past_time, parse_tables
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import print_note, print_now
 from grouptrail.runtime.warehouses import warehouse_in_session, warehouse_of
 
 
@@ -43,6 +43,22 @@ def check(
         format=format,
         out=sys.stdout,
     )
+
+
+def repair(
+    options: ConfigOptions,
+    table: Tables = None,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Take damaged files out of their tables, which loses their rows.")
+    ] = False,
+    *,
+    format: RowsFormat = "table",
+) -> None:
+    """Read all files of the tables, and list the damaged ones. Exits with 1 if any remains."""
+    names = parse_tables(table)
+    from grouptrail.maintenance.repair import repair as run_repair
+
+    run_repair(warehouse_of(options.load_stored()), names, drop=drop, format=format, out=sys.stdout, log=print_note)
 
 
 def maintain(

@@ -153,9 +153,9 @@ def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, 
     now = last[0] if last else dict.fromkeys((*_OF_GROUP, *_OF_ASSIGNMENT))
     states = ask(_STATE)
     members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")
-    if last:
-        [assigned] = ask(_MEMBERS)
-        _add_partitions(members, ask(views["owners_at"].sql), assigned["members"] or ())
+    if members:  # also if the rows of their generations cannot be read
+        assigned = [member for row in ask(_MEMBERS) for member in row["members"] or ()]
+        _add_partitions(members, ask(views["owners_at"].sql), assigned)
     state = states[0] if states else {"state": None, "evidence": None}
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]

@@ -253,7 +253,8 @@ class SnapshotReader:
         rows of the groups that `choose` returns, and a summary of all others."""
         started = time.perf_counter()
         if reads_tables or self._stored is None:
-            self._tables.refresh()
+            if (unreadable := self._tables.refresh()) is not None:
+                raise unreadable
             self._stored = self._read_tables()
         stored = self._stored
         newest: datetime | None

@@ -36,6 +36,7 @@ OUTSIDE = "it is outside the table's folder"
 _NOT_REGULAR = "it is no regular file"
 # Of a table with more files, only the new ones: each takes three microseconds.
 _MOST_LOOKED_AT_AGAIN = 2000
+_END_BYTES = 8
 # Whether a log can be read now is known to those who read it again.
 _UNREADABLE_SECONDS = 600
 _Stamp = tuple[int, ...] | None
@@ -57,7 +58,7 @@ _unreadable: dict[str, tuple[str, float]] = {}
 def damaged_files(table: DeltaTable) -> dict[str, str]:
     """Return the files of a table's version that are known to be damaged, and why.
 
-    Files are looked at, but not read: they must be regular files in the table's folder, of the size in its log.
+    Files must be regular ones in the table's folder, of the size in its log; of new ones the ends are read, too.
     """
     folder = _local_folder(table.table_uri)
     key = _key(table.table_uri)
@@ -133,16 +134,9 @@ def find_wrong_footers(table: DeltaTable) -> dict[str, str]:
     folder = _local_folder(table.table_uri)
     found = {}
     for path in undamaged_paths(table) if folder else ():
-        try:
-            with open(os.path.join(str(folder), path), "rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - 8))
-                end = file.read()
-        except OSError as error:
-            found[path] = str(error.strerror)
-            continue
-        if end[4:] != b"PAR1" or not 0 < int.from_bytes(end[:4], "little") <= size - 12:
-            found[path] = "its footer is not where it says"
+        with suppress(OSError):  # missing since: the reader names it
+            if reason := _wrong_footer(os.path.join(str(folder), path)):
+                found[path] = reason
     note_damage(table, found)
     return found
 
@@ -167,16 +161,19 @@ def require_undamaged(table: DeltaTable) -> None:
         raise damage_error(table.table_uri, damaged)
 
 
-def require_openable(table: TableLocation, version: int | None = None) -> None:
-    """Raise DamagedFileError if Spark must not open a file of a table: a pipe or a device, or outside its folder.
-
-    Of others that it cannot read, its own errors name the file.
+def require_openable(table: DeltaTable) -> None:
+    """Raise DamagedFileError if a file of a table's version must not be opened: a pipe or a device, or a file outside
+    the table's folder.
     """
+    if refused := {path: why for path, why in damaged_files(table).items() if why in (OUTSIDE, _NOT_REGULAR)}:
+        raise damage_error(table.table_uri, refused)
+
+
+def require_openable_by_spark(table: TableLocation, version: int | None = None) -> None:
+    """Raise DamagedFileError as `require_openable`; of other files that Spark cannot read, its errors name them."""
     with suppress(UnreadableTableError):  # Spark may read what delta-rs cannot
-        there = open_table(table, version) if supports(table.path) else None
-        damaged = {} if there is None else damaged_files(there)
-        if refused := {path: why for path, why in damaged.items() if why in (OUTSIDE, _NOT_REGULAR)}:
-            raise damage_error(table.path, refused)
+        if supports(table.path) and (there := open_table(table, version)) is not None:
+            require_openable(there)
 
 
 def damage_error(location: str, damaged: Mapping[str, str]) -> DamagedFileError:
@@ -233,21 +230,36 @@ def _unfit(folder: str | None, path: str, size: int, *, is_new: bool) -> str | N
     """Return why a file must not be opened; None if it may be. Of a file in an object store only the path is seen."""
     if is_new and is_outside(path):
         return OUTSIDE
-    if folder is None:
-        return None
-    whole = os.path.join(folder, path)
     try:
-        there = os.lstat(whole)
-        is_link = stat.S_ISLNK(there.st_mode)
-        if (is_link or (is_new and "/" in path)) and leads_out(folder, path):
-            return OUTSIDE
-        if is_link:
-            there = os.stat(whole)
+        return None if folder is None else _unfit_there(folder, path, size, is_new=is_new)
     except OSError as error:
         return str(error.strerror)
+
+
+def _unfit_there(folder: str, path: str, size: int, *, is_new: bool) -> str | None:
+    whole = os.path.join(folder, path)
+    there = os.lstat(whole)
+    is_link = stat.S_ISLNK(there.st_mode)
+    if (is_link or (is_new and "/" in path)) and leads_out(folder, path):
+        return OUTSIDE
+    there = os.stat(whole) if is_link else there
     if not stat.S_ISREG(there.st_mode):
         return _NOT_REGULAR
-    return None if there.st_size == size else f"it has {there.st_size:,} bytes instead of {size:,}"
+    if there.st_size != size:
+        return f"it has {there.st_size:,} bytes instead of {size:,}"
+    return _wrong_footer(whole) if is_new else None
+
+
+def _wrong_footer(file: str) -> str | None:
+    """Return what is wrong with the end of a Parquet file, its footer's length and magic bytes. Raises OSError."""
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        end = os.pread(descriptor, _END_BYTES, max(0, size - _END_BYTES))
+    finally:
+        os.close(descriptor)
+    is_right = end[4:] == b"PAR1" and 0 < int.from_bytes(end[:4], "little") <= size - _END_BYTES - 4
+    return None if is_right else "it does not end as a Parquet file does"
 
 
 def _not_read(table: DeltaTable, paths: list[str], options: Mapping[str, str]) -> Iterator[tuple[str, str]]:

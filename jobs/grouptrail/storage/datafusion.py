@@ -17,6 +17,7 @@ from grouptrail.storage.damage import (
     find_wrong_footers,
     note_damage,
     of_files,
+    require_openable,
     require_undamaged,
     undamaged_paths,
 )
@@ -83,7 +84,11 @@ class DataFusion:
         """
         named = list(self._named_in(query))
         if sum(sum(table.get_add_actions()["size_bytes"].to_pylist()) for table in named) <= _SMALL_BYTES:
-            return self.rows(query)
+            try:
+                return self.rows(query)
+            except READ_ERRORS as error:  # of SHOW, DESCRIBE, EXPLAIN and columns of one name no table is made
+                if not _OF_QUERY.match(str(error)):
+                    raise
         found = [find_wrong_footers(table) for table in named]
         if any(found):
             self._engine = self._over_undamaged()
@@ -93,7 +98,7 @@ class DataFusion:
     def _over_undamaged(self) -> QueryBuilder:
         engine = QueryBuilder(dict(self._settings))
         for name, whole in self._tables.items():
-            table = self._undamaged(whole) if damaged_files(whole) else whole
+            table = self._undamaged(whole)
             columns = _columns_of_contract(name, table)
             engine.register(f"stored_{name}" if columns else name, table)
             if columns:
@@ -102,7 +107,10 @@ class DataFusion:
 
     def _undamaged(self, table: OpenTable) -> OpenTable:
         if not self._skips_damaged:
-            require_undamaged(table)
+            require_openable(table)
+            return table
+        if not damaged_files(table):
+            return table
         self._logs.append(TemporaryDirectory(prefix="grouptrail-"))
         return of_files(table, set(undamaged_paths(table)), self._logs[-1].name)
 
@@ -110,23 +118,35 @@ class DataFusion:
         return (table for name, table in self._tables.items() if re.search(rf"\b{re.escape(name)}\b", query))
 
     def finds_damage(self, query: str, error: Exception) -> bool:
-        """Look for damaged files in the tables of a failed query; return whether it is worth another try."""
+        """Look for damaged files in the tables of a failed query; return whether it is worth another try.
+
+        Raises DamagedFileError if all rows are needed.
+        """
         if _OF_QUERY.match(str(error)):
             return False
-        found = [find_damage(table, self._options) or self._find_unusable(table) for table in self._named_in(query)]
-        if any(found):
+        named = list(self._named_in(query))
+        found = [find_damage(table, self._options) or self._find_unusable(table) for table in named]
+        if not self._skips_damaged:
+            for table in named:
+                require_undamaged(table)
+        elif any(found):
             self._engine = self._over_undamaged()
-        return any(found)
+            return True
+        return False
 
     def _find_unusable(self, table: OpenTable) -> bool:
         """Look for files that only this engine cannot read."""
-        paths = undamaged_paths(table)
+        paths, partitioned_by = undamaged_paths(table), table.metadata().partition_columns
+        column = next(field.name for field in table.schema().fields if field.name not in partitioned_by)
+        # Only with a condition it reads what files say about their pages.
+        queries = ("SELECT * FROM alone", f"SELECT * FROM alone WHERE {column} IS NOT NULL")
         found = {}
         for path in paths if len(paths) <= _MOST_FILES_TRIED else ():
             with TemporaryDirectory(prefix="grouptrail-") as folder:
                 engine = QueryBuilder().register("alone", of_files(table, [path], folder))
                 try:
-                    computed(engine, "SELECT * FROM alone")
+                    for query in queries:
+                        computed(engine, query)
                 except READ_ERRORS as error:
                     found[path] = one_line(str(error))
         note_damage(table, found)

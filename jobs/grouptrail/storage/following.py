@@ -22,7 +22,7 @@ from grouptrail.spark import hadoop
 from grouptrail.spark.streams import interpret, start_query
 from grouptrail.storage import reader
 from grouptrail.storage.checkpoints import Checkpoint
-from grouptrail.storage.damage import require_openable
+from grouptrail.storage.damage import require_openable_by_spark
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import read_rows
@@ -85,7 +85,7 @@ def follow(
         return TableQuery(appends, checkpoint, place, process=process, every_seconds=every_seconds)
     table = appends.table
     schema = table_schema(table.name)
-    require_openable(table)
+    require_openable_by_spark(table)
     reading = checkpoint.spark.readStream.format("delta").option("maxFilesPerTrigger", appends.files_a_batch)
     if appends.version is not None:
         reading = reading.option("startingVersion", appends.version)

@@ -262,8 +262,11 @@ class OpenTables:
         self._tables: dict[str, OpenTable] = {}
         self._engine = self._query_engine()
 
-    def refresh(self) -> None:
-        """Update all tables to their newest versions. Raises TableError if none can be read, or one lacks columns."""
+    def refresh(self) -> UnreadableTableError | None:
+        """Update all tables to their newest versions; return why none of them can be read, if so.
+
+        Raises TableError if one lacks columns.
+        """
         unreadable = []
         for name in self._columns:
             fact = None
@@ -273,9 +276,8 @@ class OpenTables:
                 fact = error.fact
                 unreadable.append(error)
             note_unreadable(self._locations[name].path, fact)
-        if unreadable and not self._tables:
-            raise unreadable[0]
         self._engine = self._query_engine()
+        return None if self._tables or not unreadable else unreadable[0]
 
     def get(self, name: str) -> OpenTable | None:
         """Return the table; None if it does not exist yet."""

@@ -14,7 +14,7 @@ from grouptrail.contracts import Column
 from grouptrail.contracts import Table as Contract
 from grouptrail.locations import is_uri
 from grouptrail.storage.buckets import in_buckets
-from grouptrail.storage.damage import require_openable
+from grouptrail.storage.damage import require_openable_by_spark
 from grouptrail.storage.engines.delta_rs import DeltaRs, create_if_missing
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows
 from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
@@ -191,7 +191,7 @@ def exists(spark: SparkSession, table: TableLocation) -> bool:
 
 def read_all(spark: SparkSession, table: TableLocation, version: int | None = None) -> DataFrame:
     """Return the rows of all clusters, of the newest version or an earlier one. Raises DamagedFileError."""
-    require_openable(table, version)
+    require_openable_by_spark(table, version)
     reading = spark.read.format("delta")
     if version is not None:
         reading = reading.option("versionAsOf", version)
