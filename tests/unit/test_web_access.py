@@ -142,6 +142,14 @@ def test_metrics_do_not_need_the_token_of_pages(with_token: Exporter) -> None:
     assert fetched(local(with_token.url), "/metrics")[0] == 200
 
 
+@pytest.mark.parametrize("host", ["grouptrail.monitoring.svc:9308", "10.1.2.3:9308", "evil.example.com", ""])
+def test_metrics_on_a_network_address_are_scraped_under_any_name(with_token: Exporter, host: str) -> None:
+    """Also through a loopback address: on Debian, a machine's own name has one. Pages are refused there."""
+    statuses = [fetched(local(with_token.url), path, Host=host)[0] for path in ("/metrics", "/ready", "/healthz")]
+    assert statuses == [200, 200, 200]
+    assert fetched(local(with_token.url), "/", Host=host, Authorization=f"Bearer {TOKEN}")[0] == 421
+
+
 def test_token_takes_the_place_of_the_password_for_pages_alone(simulated: Config, tmp_path: Path) -> None:
     password = {"exporter__basic_auth_user": "prometheus", "exporter__basic_auth_password": "s3cret"}
     config = listening(simulated, exporter__listen="127.0.0.1:0", web__token_file=token_file(tmp_path), **password)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -12,12 +12,16 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN
 from grouptrail.exporter.page import Page
 from grouptrail.http.access import Access
 from grouptrail.http.encoding import accepts_gzip, quality
-from grouptrail.http.server import WsgiApplication
+from grouptrail.http.hosts import is_own_host
+from grouptrail.http.server import LISTENS_ON, WsgiApplication
 
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
 CLOSED = (
     "anyone who can connect would see all groups; set web.token_file, exporter.basic_auth_user or "
     "exporter.tls_client_ca, or web.allow_anonymous = true"
+)
+_OTHER_HOST = (
+    "this server answers on this machine only, as localhost: use that name, or set web.hosts to the other one"
 )
 _NO_LOGIN = "user and password are missing or wrong"
 _NO_TOKEN = "the token is missing or wrong: give it as password, with any user, or as bearer token"
@@ -30,20 +34,33 @@ _Start = Callable[[str, list[tuple[str, str]]], object]
 class Endpoints:
     """A WSGI application that serves the current page, `page()`; `problem()` returns why it is not ready, or None.
 
-    `pages` answers all other paths, if it is not None and `serves_pages`; `access` is what clients need.
+    `pages` answers all other paths, if it is not None and `serves_pages`; `access` is what clients need. On a
+    loopback address, requests for other host names than localhost and `hosts` are refused.
     """
 
-    def __init__(self, page: Callable[[], Page | None], problem: Callable[[], str | None], access: Access) -> None:
+    def __init__(
+        self,
+        page: Callable[[], Page | None],
+        problem: Callable[[], str | None],
+        access: Access,
+        hosts: Collection[str] = (),
+    ) -> None:
         self.pages: WsgiApplication | None = None
         self.serves_pages = False
         self._page = page
         self._problem = problem
         self._access = access
+        self._hosts = hosts
         self._own = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
 
     def __call__(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         """Answer a request (PEP 3333)."""
         own = self._own.get(environ["PATH_INFO"])
+        shows_page = own is None and self.pages is not None and self.serves_pages
+        # Metrics of a server on a network are scraped under any name, also one that has the address 127.0.1.1 here.
+        address = environ["SERVER_NAME"] if shows_page else environ[LISTENS_ON]
+        if not is_own_host(environ.get("HTTP_HOST"), address, self._hosts):
+            return _answer(environ, start, 421, f"{_OTHER_HOST}\n".encode())
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD") and (own or self.pages is None):
             return _answer(environ, start, 405, b"only GET is answered here\n", Allow="GET, HEAD")
         return (own or self._web_page)(environ, start)

@@ -58,7 +58,8 @@ class Exporter:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         access = _access(exporter, web)
-        self._endpoints = Endpoints(lambda: self._page, self._problem, access)
+        hosts = [*web.hosts, exporter.listen.rpartition(":")[0]]
+        self._endpoints = Endpoints(lambda: self._page, self._problem, access, hosts)
         self._server = _listening(exporter, self._endpoints, self._count_restart)
         self._endpoints.serves_pages = access.serves_pages(is_loopback=self._server.is_loopback)
         has_secret = access.credentials is not None or access.token is not None
