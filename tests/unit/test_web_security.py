@@ -8,6 +8,7 @@ import html
 import http.client
 import json
 import re
+import select
 import shlex
 import shutil
 import socket
@@ -236,13 +237,57 @@ def test_pages_under_way_do_not_keep_metrics_from_being_served(
     config = configured(tmp_path)
     lay_everything(config)
     site = Pages([served_cluster(config)], config.web, lambda _: state_of(config), lambda _: None)
-    for _ in range(pages._AT_A_TIME):
-        site._free.acquire()
-    statuses: list[str] = []
-    body = site({}, lambda status, _: statuses.append(status))
+    with contextlib.ExitStack() as taken:
+        for _ in range(pages._AT_A_TIME):
+            taken.enter_context(site._pages.taken())
+        statuses: list[str] = []
+        body = site({}, lambda status, _: statuses.append(status))
     assert statuses == ["503 Service Unavailable"]
     assert b"try again" in b"".join(body)
-    assert pages._AT_A_TIME < connections.MAX_CONNECTIONS / 2
+    assert pages._AT_A_TIME + pages._WAITING + pages._QUERIES < connections.MAX_CONNECTIONS
+
+
+QUERIES = [
+    b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nq=SELECT+1",
+    b"POST /api/v1/sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nq=SELECT+1",
+    b"GET /sql?view=table&q=SELECT+1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /api/v1/%73ql?q=SELECT+1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=["form", "api form", "link", "api link"])
+def test_pages_while_a_hundred_queries_do_not_end_are_served(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch, query: bytes
+) -> None:
+    """Queries that are too many get 503 at once, so that connections are left."""
+    end, answer, running = threading.Event(), Pages._made, exporter._endpoints.pages
+
+    def wait_for_the_end(self: Pages) -> Callable[..., list[bytes]]:
+        made = answer(self)
+
+        def application(environ: dict[str, str], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["REQUEST_METHOD"] == "POST" or "SELECT" in environ["QUERY_STRING"]:
+                end.wait(60)
+                start_response("200 OK", [])
+                return [b"rows"]
+            return list(made(environ, start_response))
+
+        return application
+
+    assert isinstance(running, Pages)
+    monkeypatch.setattr(Pages, "_made", wait_for_the_end)
+    host, port = exporter.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as clients:
+        clients.callback(end.set)
+        sockets = [clients.enter_context(socket.create_connection((host, int(port)), 30)) for _ in range(100)]
+        for client in sockets:
+            client.sendall(query)
+        for path in ("/groups/billing", "/sql?q", "/sql", "/metrics"):
+            assert fetched(exporter.url, path)[0] == 200
+        until(lambda: len(select.select(sockets, [], [], 0)[0]) == 100 - pages._QUERIES)
+        head = select.select(sockets, [], [], 0)[0][0].recv(1000).partition(b"\r\n\r\n")[0]
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nRetry-After: 5" in head
 
 
 def test_page_that_is_not_read_is_closed_at_the_deadline(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
