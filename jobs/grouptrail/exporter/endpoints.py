@@ -13,6 +13,7 @@ from grouptrail.exporter.page import Page
 from grouptrail.http.access import Access
 from grouptrail.http.encoding import accepts_gzip, quality
 from grouptrail.http.hosts import is_own_host
+from grouptrail.http.logins import Login, Logins
 from grouptrail.http.server import LISTENS_ON, WsgiApplication
 
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
@@ -24,6 +25,7 @@ _OTHER_HOST = (
     "this server answers on this machine only, as localhost: use that name, or set web.hosts to the other one"
 )
 _NO_LOGIN = "user and password are missing or wrong"
+_TOO_MANY = "too many wrong passwords or tokens came from this address: correct yours, and try again in a second"
 _NO_TOKEN = "the token is missing or wrong: give it as password, with any user, or as bearer token"
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
@@ -43,6 +45,7 @@ class Endpoints:
         page: Callable[[], Page | None],
         problem: Callable[[], str | None],
         access: Access,
+        logins: Logins,
         hosts: Collection[str] = (),
     ) -> None:
         self.pages: WsgiApplication | None = None
@@ -50,6 +53,7 @@ class Endpoints:
         self._page = page
         self._problem = problem
         self._access = access
+        self._logins = logins
         self._hosts = hosts
         self._own = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
 
@@ -66,8 +70,9 @@ class Endpoints:
         return (own or self._web_page)(environ, start)
 
     def _metrics(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
-        if not self._access.may_see_metrics(environ.get("HTTP_AUTHORIZATION", "")):
-            return _challenge(environ, start, _NO_LOGIN)
+        refusal = self._refusal(environ, self._access.may_see_metrics)
+        if refusal is not None:
+            return _refuse(environ, start, refusal, _NO_LOGIN)
         page = self._page()
         if page is None:
             return _answer(environ, start, 503, f"{self._problem()}\n".encode())
@@ -94,12 +99,24 @@ class Endpoints:
             return _answer(environ, start, 200 if environ["PATH_INFO"] == "/" else 404, _INDEX)
         if not self.serves_pages:
             return _answer(environ, start, 403, f"web pages are not served here: {CLOSED}\n".encode())
-        if not self._access.may_see_pages(environ.get("HTTP_AUTHORIZATION", "")):
-            return _challenge(environ, start, _NO_TOKEN if self._access.token else _NO_LOGIN)
+        refusal = self._refusal(environ, self._access.may_see_pages)
+        if refusal is not None:
+            return _refuse(environ, start, refusal, _NO_TOKEN if self._access.token else _NO_LOGIN)
         return self.pages(environ, start)
 
+    def _refusal(self, environ: dict[str, Any], may_see: Callable[[str], bool]) -> Login | None:
+        """Return why a request is refused; None if it may see what it asks for."""
+        given = environ.get("HTTP_AUTHORIZATION")
+        # Browsers ask without a password first: nothing is guessed.
+        if given is None or may_see(""):
+            return None if may_see("") else Login.WRONG
+        login = self._logins.check(environ["REMOTE_ADDR"], lambda: may_see(given))
+        return None if login is Login.RIGHT else login
 
-def _challenge(environ: dict[str, Any], start: _Start, problem: str) -> Iterable[bytes]:
+
+def _refuse(environ: dict[str, Any], start: _Start, login: Login, problem: str) -> Iterable[bytes]:
+    if login is Login.UNCHECKED:
+        return _answer(environ, start, 429, f"{_TOO_MANY}\n".encode(), **{"Retry-After": "1"})
     challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
     return _answer(environ, start, 401, f"{problem}\n".encode(), **challenge)
 
