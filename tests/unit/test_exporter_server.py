@@ -646,7 +646,9 @@ def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capsys:
             assert headers["WWW-Authenticate"] == 'Basic realm="grouptrail", charset="UTF-8"'
         assert get(f"{running.url}/healthz")[0] == 200
         assert get(f"{running.url}/ready")[0] == 503
-    assert logged == []
+    assert [line.partition(":")[2].partition(" from")[0] for line in logged] == [
+        " 6 requests with a wrong password or token"
+    ], "one line for all, and none for a request without any"
     assert capsys.readouterr() == ("", "")
 
 
