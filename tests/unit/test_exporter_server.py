@@ -230,6 +230,7 @@ def test_ready_returns_503_with_the_reason_until_the_backlog_is_read(fast_refres
         until(lambda: running.page)
         assert get(f"{running.url}/ready")[0] == 503
         assert b"nothing of __consumer_offsets has landed" in get(f"{running.url}/ready")[2]
+        assert get(f"{running.url}/ready")[1]["Retry-After"] == "5"
         assert scrape(running)["grouptrail_ready"][0][1] == 0
         lay(fast_refresh, "ingest_progress", progress(0, 10, stable=100))
         until(lambda: b"90 records of __consumer_offsets have not been read" in get(f"{running.url}/ready")[2])
@@ -645,7 +646,9 @@ def test_metrics_wrong_or_missing_credentials_return_401(tmp_path: Path, capsys:
             assert headers["WWW-Authenticate"] == 'Basic realm="grouptrail", charset="UTF-8"'
         assert get(f"{running.url}/healthz")[0] == 200
         assert get(f"{running.url}/ready")[0] == 503
-    assert logged == []
+    assert [line.partition(":")[2].partition(" from")[0] for line in logged] == [
+        " 6 requests with a wrong password or token"
+    ], "one line for all, and none for a request without any"
     assert capsys.readouterr() == ("", "")
 
 

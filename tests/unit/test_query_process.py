@@ -18,7 +18,7 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.query import process
-from grouptrail.query.process import BusyError, LimitError, Limits, QueryProcesses, QueryResult
+from grouptrail.query.process import AbandonedError, BusyError, LimitError, Limits, QueryProcesses, QueryResult
 from grouptrail.query.sql import run_query
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.result_rows import rows
@@ -185,6 +185,29 @@ def test_process_whose_caller_is_gone_ends(example: Config) -> None:
         timeout=60,
     )
     assert ran.returncode == -signal.SIGALRM
+
+
+def test_query_whose_client_is_gone_is_stopped_and_leaves_its_place(
+    example: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def popen(command: Any, **options: Any) -> Any:
+        processes.append(real(command, **options))
+        return processes[-1]
+
+    monkeypatch.setattr(process.subprocess, "Popen", popen)
+    queries = QueryProcesses(LIMITS, 1)
+    arguments: dict[str, Any] = {"sample_seconds": SAMPLE_SECONDS}
+    with pytest.raises(AbandonedError, match="so its query was stopped: keep it open"):
+        queries.run(warehouse_of(example), ENDLESS, **arguments, is_abandoned=lambda: bool(processes))
+    assert processes[0].returncode == -signal.SIGKILL
+    with pytest.raises(AbandonedError):
+        queries.run(warehouse_of(example), ENDLESS, **arguments, is_abandoned=lambda: True)
+    assert len(processes) == 1, "it was not started any more"
+    result = queries.run(warehouse_of(example), "SELECT 1", **arguments, is_abandoned=lambda: False)
+    assert result.table.num_rows == 1
 
 
 @pytest.fixture

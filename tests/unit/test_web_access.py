@@ -12,6 +12,7 @@ from grouptrail.config import Config, load_config
 from grouptrail.config.tokens import TokenError
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.service import Exporter
+from grouptrail.http import logins
 from grouptrail.http.access import Access
 from grouptrail.runtime.serving import exporter_with_pages
 from support.certificates import self_signed
@@ -73,6 +74,8 @@ def with_token(simulated: Config, tmp_path_factory: pytest.TempPathFactory) -> I
     config = listening(simulated, exporter__listen=EVERYWHERE, web__token_file=path)
     with exporter_with_pages([config], lambda _: None) as running:
         until(lambda: running.page is not None)
+        # After a right token, any number of wrong ones from here is checked.
+        assert fetched(local(running.url), "/", Authorization=f"Bearer {TOKEN}")[0] == 200
         yield running
 
 
@@ -138,8 +141,39 @@ def test_page_with_the_token_is_served(with_token: Exporter, authorization: str)
         assert "billing" in text
 
 
+def test_wrong_tokens_beyond_the_limit_are_refused_unchecked_and_logged_in_one_line(
+    simulated: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logins, "SECONDS_EACH", 1_000.0)
+    config = listening(simulated, exporter__listen="127.0.0.1:0", web__token_file=token_file(tmp_path))
+    said: list[str] = []
+    with exporter_with_pages([config], said.append) as running:
+        until(lambda: running.page is not None)
+        for _ in range(2 * logins.AT_ONCE):
+            assert fetched(running.url, "/")[0] == 401, "a browser asks without a token first"
+        tried = [fetched(running.url, "/", Authorization=f"Bearer {n:016}") for n in range(50)]
+        assert [status for status, _, _ in tried] == [401] * logins.AT_ONCE + [429] * (50 - logins.AT_ONCE)
+        assert tried[-1][1]["Retry-After"] == "1"
+        assert tried[-1][2].startswith("too many wrong passwords or tokens came from this address: correct yours")
+        assert fetched(running.url, "/", Authorization=f"Bearer {TOKEN}")[0] == 429, "or it could be guessed"
+        assert [fetched(running.url, path)[0] for path in ("/metrics", "/ready")] == [200, 200]
+        assert fetched(running.url, "/metrics", Authorization="Bearer unasked")[0] == 200
+    assert said == [
+        "login: 51 requests with a wrong password or token from localhost, 41 of them refused unchecked: "
+        "correct what this client sends, or keep it away from the port"
+    ]
+
+
 def test_metrics_do_not_need_the_token_of_pages(with_token: Exporter) -> None:
     assert fetched(local(with_token.url), "/metrics")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["grouptrail.monitoring.svc:9308", "10.1.2.3:9308", "evil.example.com", ""])
+def test_metrics_on_a_network_address_are_scraped_under_any_name(with_token: Exporter, host: str) -> None:
+    """Also through a loopback address: on Debian, a machine's own name has one. Pages are refused there."""
+    statuses = [fetched(local(with_token.url), path, Host=host)[0] for path in ("/metrics", "/ready", "/healthz")]
+    assert statuses == [200, 200, 200]
+    assert fetched(local(with_token.url), "/", Host=host, Authorization=f"Bearer {TOKEN}")[0] == 421
 
 
 def test_token_takes_the_place_of_the_password_for_pages_alone(simulated: Config, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import socket
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from werkzeug.datastructures import Headers
 
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
+from grouptrail.runtime.serving import exporter_with_pages
 from grouptrail.web.answers import MAX_SQL, SqlRows
+from grouptrail.web.pages import _QUERIES, Pages
 from grouptrail.web.security import is_foreign
 from grouptrail.web.sql_page import MAX_LINK
-from support.web_client import LOCAL, Site
+from support.deadlines import until
+from support.web_client import LOCAL, Site, fetched
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
 LAG = "SELECT sampled_at, topic, partition, lag, lag_seconds FROM consumer_lag WHERE group_id = 'billing'"
@@ -358,3 +362,22 @@ def test_form_for_another_page_is_not_allowed(site: Site, path: str) -> None:
     answer = site.client.post(path, base_url=LOCAL, data={"q": "SELECT 1"})
     assert answer.status_code == 405
     assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"
+
+
+@pytest.mark.parametrize("is_form", [True, False])
+def test_query_whose_client_is_gone_makes_room_for_the_next_one(example: Config, is_form: bool) -> None:
+    """The next one is answered, although one at a time is run and the first has many seconds left."""
+    endless = urlencode({"q": "SELECT sum(a.value % b.value) FROM range(1, 9999999) a, range(1, 9999999) b"})
+    target, body = ("/api/v1/sql", endless) if is_form else (f"/sql?{endless}", "")
+    head = f"{'POST' if is_form else 'GET'} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    config = configured(example, sql_max_queries=1, sql_timeout_seconds=25)
+    with exporter_with_pages([config], lambda _: None) as running:
+        assert fetched(running.url, "/api/v1/sql?q=SELECT+1")[0] == 200
+        pages = running._endpoints.pages
+        assert isinstance(pages, Pages)
+        host, port = running.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            client.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{body}".encode())
+            until(lambda: pages._queries._answered._value < _QUERIES)
+        assert fetched(running.url, "/api/v1/sql?q=SELECT+1")[0] == 200
+        until(lambda: pages._queries._answered._value == _QUERIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any
 
@@ -12,14 +12,20 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN
 from grouptrail.exporter.page import Page
 from grouptrail.http.access import Access
 from grouptrail.http.encoding import accepts_gzip, quality
-from grouptrail.http.server import WsgiApplication
+from grouptrail.http.hosts import is_own_host
+from grouptrail.http.logins import Login, Logins
+from grouptrail.http.server import LISTENS_ON, WsgiApplication
 
 _INDEX = b"grouptrail: /metrics for Prometheus, /ready, /healthz\n"
 CLOSED = (
     "anyone who can connect would see all groups; set web.token_file, exporter.basic_auth_user or "
     "exporter.tls_client_ca, or web.allow_anonymous = true"
 )
+_OTHER_HOST = (
+    "this server answers on this machine only, as localhost: use that name, or set web.hosts to the other one"
+)
 _NO_LOGIN = "user and password are missing or wrong"
+_TOO_MANY = "too many wrong passwords or tokens came from this address: correct yours, and try again in a second"
 _NO_TOKEN = "the token is missing or wrong: give it as password, with any user, or as bearer token"
 _PLAIN = "text/plain; charset=utf-8"
 _OPENMETRICS = "application/openmetrics-text"
@@ -30,27 +36,43 @@ _Start = Callable[[str, list[tuple[str, str]]], object]
 class Endpoints:
     """A WSGI application that serves the current page, `page()`; `problem()` returns why it is not ready, or None.
 
-    `pages` answers all other paths, if it is not None and `serves_pages`; `access` is what clients need.
+    `pages` answers all other paths, if it is not None and `serves_pages`; `access` is what clients need. On a
+    loopback address, requests for other host names than localhost and `hosts` are refused.
     """
 
-    def __init__(self, page: Callable[[], Page | None], problem: Callable[[], str | None], access: Access) -> None:
+    def __init__(
+        self,
+        page: Callable[[], Page | None],
+        problem: Callable[[], str | None],
+        access: Access,
+        logins: Logins,
+        hosts: Collection[str] = (),
+    ) -> None:
         self.pages: WsgiApplication | None = None
         self.serves_pages = False
         self._page = page
         self._problem = problem
         self._access = access
+        self._logins = logins
+        self._hosts = hosts
         self._own = {"/metrics": self._metrics, "/ready": self._ready, "/healthz": self._alive}
 
     def __call__(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         """Answer a request (PEP 3333)."""
         own = self._own.get(environ["PATH_INFO"])
+        shows_page = own is None and self.pages is not None and self.serves_pages
+        # Metrics of a server on a network are scraped under any name, also one that has the address 127.0.1.1 here.
+        address = environ["SERVER_NAME"] if shows_page else environ[LISTENS_ON]
+        if not is_own_host(environ.get("HTTP_HOST"), address, self._hosts):
+            return _answer(environ, start, 421, f"{_OTHER_HOST}\n".encode())
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD") and (own or self.pages is None):
             return _answer(environ, start, 405, b"only GET is answered here\n", Allow="GET, HEAD")
         return (own or self._web_page)(environ, start)
 
     def _metrics(self, environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
-        if not self._access.may_see_metrics(environ.get("HTTP_AUTHORIZATION", "")):
-            return _challenge(environ, start, _NO_LOGIN)
+        refusal = self._refusal(environ, self._access.may_see_metrics)
+        if refusal is not None:
+            return _refuse(environ, start, refusal, _NO_LOGIN)
         page = self._page()
         if page is None:
             return _answer(environ, start, 503, f"{self._problem()}\n".encode())
@@ -77,12 +99,24 @@ class Endpoints:
             return _answer(environ, start, 200 if environ["PATH_INFO"] == "/" else 404, _INDEX)
         if not self.serves_pages:
             return _answer(environ, start, 403, f"web pages are not served here: {CLOSED}\n".encode())
-        if not self._access.may_see_pages(environ.get("HTTP_AUTHORIZATION", "")):
-            return _challenge(environ, start, _NO_TOKEN if self._access.token else _NO_LOGIN)
+        refusal = self._refusal(environ, self._access.may_see_pages)
+        if refusal is not None:
+            return _refuse(environ, start, refusal, _NO_TOKEN if self._access.token else _NO_LOGIN)
         return self.pages(environ, start)
 
+    def _refusal(self, environ: dict[str, Any], may_see: Callable[[str], bool]) -> Login | None:
+        """Return why a request is refused; None if it may see what it asks for."""
+        given = environ.get("HTTP_AUTHORIZATION")
+        # Browsers ask without a password first: nothing is guessed.
+        if given is None or may_see(""):
+            return None if may_see("") else Login.WRONG
+        login = self._logins.check(environ["REMOTE_ADDR"], lambda: may_see(given))
+        return None if login is Login.RIGHT else login
 
-def _challenge(environ: dict[str, Any], start: _Start, problem: str) -> Iterable[bytes]:
+
+def _refuse(environ: dict[str, Any], start: _Start, login: Login, problem: str) -> Iterable[bytes]:
+    if login is Login.UNCHECKED:
+        return _answer(environ, start, 429, f"{_TOO_MANY}\n".encode(), **{"Retry-After": "1"})
     challenge = {"WWW-Authenticate": 'Basic realm="grouptrail", charset="UTF-8"'}
     return _answer(environ, start, 401, f"{problem}\n".encode(), **challenge)
 

@@ -18,6 +18,7 @@ from grouptrail.exporter.endpoints import CLOSED, Endpoints
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
 from grouptrail.http.access import Access, basic_credentials
+from grouptrail.http.logins import Logins
 from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_context
 from grouptrail.memory import release_memory
 from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
@@ -58,7 +59,9 @@ class Exporter:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         access = _access(exporter, web)
-        self._endpoints = Endpoints(lambda: self._page, self._problem, access)
+        hosts = [*web.hosts, exporter.listen.rpartition(":")[0]]
+        self._logins = Logins(log)
+        self._endpoints = Endpoints(lambda: self._page, self._problem, access, self._logins, hosts)
         self._server = _listening(exporter, self._endpoints, self._count_restart)
         self._endpoints.serves_pages = access.serves_pages(is_loopback=self._server.is_loopback)
         has_secret = access.credentials is not None or access.token is not None
@@ -108,6 +111,7 @@ class Exporter:
         self._stopping.set()
         self._wake.set()
         self._server.stop()
+        self._logins.stop()
         if self._refresher.is_alive():
             self._refresher.join(timeout=5)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import select
 import socket
 import threading
 import time
@@ -22,18 +23,48 @@ MAX_CONNECTIONS = 64
 REQUEST_SECONDS = 30.0
 # While more clients wait than there are connections, one that stalls this long is closed.
 STALL_SECONDS = 0.25
+# How long, and how many bytes, a refused client may still send: one that cannot send sees no response.
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 16
+# Linux has no other sign that the client is gone while bytes of it are unread.
+_GONE = getattr(select, "POLLRDHUP", 0)
+
+
+class _Headers(dict[bytes, bytes]):
+    """The headers of a request. ValueError if Host is given twice: who checks one may get the other."""
+
+    def __setitem__(self, name: bytes, value: bytes) -> None:
+        if name == b"Host" and name in self:
+            raise ValueError("more than one Host header\n")
+        super().__setitem__(name, value)
 
 
 class Request(HTTPRequest):
-    """A request that is refused if its head is too long, or the length of its body unknown."""
+    """A request that is refused if its head is too long or ambiguous, or the length of its body unknown."""
+
+    def read_request_line(self) -> bool:
+        """Read the first line; return whether the headers are to be read."""
+        try:
+            return bool(super().read_request_line())  # type: ignore[no-untyped-call]
+        except MaxSizeExceeded:
+            limit = self.server.max_request_header_size
+            self.simple_response(
+                "414 URI Too Long", f"the URI has more than {limit:,} bytes: send a long query as a form, by POST\n"
+            )
+            return False
 
     def read_request_headers(self) -> bool:
         """Read the headers; return whether the request is to be answered."""
+        self.inheaders = _Headers()
         try:
             is_read = bool(super().read_request_headers())  # type: ignore[no-untyped-call]
         except MaxSizeExceeded:
-            self.simple_response("431 Request Header Fields Too Large")
+            limit = self.server.max_request_header_size
+            self.simple_response(
+                "431 Request Header Fields Too Large",
+                f"the first line and the headers have more than {limit:,} bytes: send fewer or shorter headers\n",
+            )
             return False
         self.close_connection = True
         # A name with an underscore would pass for the one with a hyphen.
@@ -55,6 +86,7 @@ class Connection(HTTPConnection):
         self.has_request = False
         self.stalled_since = time.monotonic()
         """Since when the server waits for the client; infinity if it does not."""
+        self._has_sent = False
         self._deadline = self.stalled_since + REQUEST_SECONDS
         stream = _Stream(self)
         super().__init__(server, sock, lambda _, mode, __: io.BufferedReader(stream) if mode == "rb" else stream)
@@ -76,18 +108,42 @@ class Connection(HTTPConnection):
             self.stalled_since = time.monotonic()
             self._set_timeout()
             self.socket.sendall(view[start : start + _CHUNK_BYTES])
+            self._has_sent = True
 
     def communicate(self) -> bool:
         """Serve the request; return False, because no other one follows."""
         with contextlib.suppress(OSError):
             super().communicate()  # type: ignore[no-untyped-call]
+            if self._has_sent and not self.has_request:
+                self._linger()
         return False
+
+    def is_gone(self) -> bool:
+        """Return whether the client has closed the connection, or its half of it. May be called by any thread."""
+        try:
+            poll = select.poll()
+            poll.register(self.socket, _GONE)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):  # it is closed here
+            return True
 
     def interrupt(self) -> None:
         """End the connection: its thread gets an error from the next read or write, or from the one in progress."""
         with contextlib.suppress(OSError):
             # Not SSLSocket.shutdown, which takes the encryption away from the thread that uses the socket.
             socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
+
+    def _linger(self) -> None:
+        """Read what the client still sends: closing would reset the connection, and the response could be lost."""
+        # Of the socket below TLS, too: what is read is not looked at.
+        socket.socket.shutdown(self.socket, socket.SHUT_WR)
+        buffer = bytearray(_CHUNK_BYTES)
+        self._deadline = min(self._deadline, time.monotonic() + _LINGER_SECONDS)
+        received, count = 0, 1
+        while count and received < _LINGER_BYTES:
+            self._set_timeout()
+            count = socket.socket.recv_into(self.socket, buffer)
+            received += count
 
     def _set_timeout(self) -> None:
         left = self._deadline - time.monotonic()

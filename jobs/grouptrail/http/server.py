@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import ipaddress
 import ssl
 import sys
 import threading
@@ -18,12 +17,19 @@ from cheroot.wsgi import Gateway_10
 from cheroot.wsgi import Server as WsgiServer
 
 from grouptrail.http.connections import Connection, Connections
+from grouptrail.http.hosts import is_loopback
 
 if TYPE_CHECKING:
     import socket
 
 WsgiApplication = Callable[..., Iterable[bytes]]
 
+# In the WSGI environment: the address on which the server listens; SERVER_NAME is the one that this client reached.
+LISTENS_ON = "grouptrail.listens_on"
+# A function that returns whether the client is gone.
+IS_GONE = "grouptrail.is_gone"
+# Of every response with status 503.
+_RETRY_AFTER = ("Retry-After", "5")
 # The first line and the headers of a request.
 _MAX_REQUEST_BYTES = 1 << 16
 # The longest query of the page of SQL, in UTF-8, percent-encoded, and its other parameters.
@@ -58,7 +64,7 @@ class Server:
         bound = self._http.bind_addr
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{bound[1]}"
-        self.is_loopback = ipaddress.ip_address(str(bound[0]).partition("%")[0]).is_loopback
+        self.is_loopback = is_loopback(str(bound[0]))
         self._on_fault = on_fault
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=_THREAD, daemon=True)
@@ -144,9 +150,19 @@ class _Gateway(Gateway_10):
             **super().get_environ(),  # type: ignore[no-untyped-call]
             "PATH_INFO": unquote_to_bytes(self.req.uri.partition(b"?")[0]).decode("latin-1"),  # also %2F
             "SERVER_NAME": str(self.req.conn.socket.getsockname()[0]),
+            LISTENS_ON: str(self.req.server.bind_addr[0]),
+            IS_GONE: self.req.conn.is_gone,
             "wsgi.errors": io.StringIO(),
             "wsgi.input": io.BytesIO(content),
         }
+
+    def start_response(
+        self, status: str, headers: list[tuple[str, str]], exc_info: Any = None
+    ) -> Callable[[bytes], object]:
+        """Start a response; of a busy server, with the time after which to try again."""
+        if status.startswith("503"):
+            headers = [*headers, _RETRY_AFTER]
+        return cast("Callable[[bytes], object]", super().start_response(status, headers, exc_info))
 
 
 class _Tls(Adapter):

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
     from grouptrail.storage.warehouse import Warehouse
 
-_WAIT_SECONDS = 2.0
+# With the longest time of a query (`web.sql_timeout_seconds`) less than the server has for a request.
+_WAIT_SECONDS = 3.0
+_LOOK_SECONDS = 0.1
 # Beyond the caller's deadline: ends the process if its caller has been killed.
 _ALARM_SECONDS = 2
 _THREADS = 2
@@ -47,6 +49,13 @@ class LimitError(QueryError):
 
 class BusyError(QueryError):
     """The maximum number of queries is already running."""
+
+
+class AbandonedError(QueryError):
+    """A query whose client is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("the client closed the connection, so its query was stopped: keep it open until the answer")
 
 
 @dataclass(frozen=True)
@@ -88,10 +97,18 @@ class QueryProcesses:
         self._at_once = at_once
         self._free = threading.BoundedSemaphore(at_once) if at_once else None
 
-    def run(self, warehouse: Warehouse, text: str, *, sample_seconds: float) -> QueryResult:
+    def run(
+        self,
+        warehouse: Warehouse,
+        text: str,
+        *,
+        sample_seconds: float,
+        is_abandoned: Callable[[], bool] = lambda: False,
+    ) -> QueryResult:
         """Run a query of the tables and of the views of the warehouse's cluster, as `sql.run_query` does.
 
         Raises LimitError beyond a limit, BusyError if no other query ends in time, and QueryError for wrong queries.
+        A query is stopped, with an AbandonedError, soon after `is_abandoned()`, which another thread calls.
         """
         if self._free is None:
             raise QueryError("SQL is disabled here: use `grouptrail sql`, or set web.sql_max_queries")
@@ -99,13 +116,16 @@ class QueryProcesses:
             plural = "y runs" if self._at_once == 1 else "ies run"
             raise BusyError(f"{self._at_once} quer{plural} already, which is the limit: try again in some seconds")
         try:
-            return _run(_request(warehouse, text, sample_seconds, self._limits), self._limits)
+            if is_abandoned():
+                raise AbandonedError
+            return _run(_request(warehouse, text, sample_seconds, self._limits), self._limits, is_abandoned)
         finally:
             self._free.release()
 
 
-def _run(request: bytes, limits: Limits) -> QueryResult:
+def _run(request: bytes, limits: Limits, is_abandoned: Callable[[], bool]) -> QueryResult:
     started = time.monotonic()
+    has_ended, was_abandoned = threading.Event(), threading.Event()
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "grouptrail.query.process"],
         stdin=subprocess.PIPE,
@@ -114,8 +134,18 @@ def _run(request: bytes, limits: Limits) -> QueryResult:
         env=os.environ | {"TOKIO_WORKER_THREADS": str(_THREADS)},
         start_new_session=True,  # Ctrl-C is for the caller
     )
+
+    # `communicate` cannot do this from time to time: called again, it does not send the rest of the request.
+    def look() -> None:
+        while not has_ended.wait(_LOOK_SECONDS):
+            if is_abandoned():
+                was_abandoned.set()
+                process.kill()
+                return
+
     with process:
         try:
+            threading.Thread(target=look, name="sql-client", daemon=True).start()
             answer, complaint = process.communicate(request, limits.timeout_seconds)
         except subprocess.TimeoutExpired as error:
             raise LimitError(
@@ -123,7 +153,10 @@ def _run(request: bytes, limits: Limits) -> QueryResult:
                 "with a WHERE on cluster and time, or run it with `grouptrail sql`"
             ) from error
         finally:
+            has_ended.set()
             process.kill()
+    if was_abandoned.is_set():
+        raise AbandonedError
     line, _, stream = answer.partition(b"\n")
     if not line:
         raise _ended(process.returncode, complaint, limits)

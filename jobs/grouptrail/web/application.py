@@ -53,17 +53,14 @@ def application(
 ) -> Flask:
     """Return the application that shows these clusters; see `Pages`."""
     index = GroupIndex(clusters, state)
-    app = _flask([*web.hosts, clusters[0].exporter.listen.rpartition(":")[0]], log)
-
+    app = _flask(log)
     app.register_blueprint(pages(index))
     app.register_blueprint(sql_pages(clusters, web))
     return app
 
 
-def _flask(hosts: Sequence[str], log: Log) -> Flask:
-    """Return a Flask application without pages: headers, errors, assets, and what templates may call.
-
-    Requests for other host names than `hosts` are refused on a loopback address."""
+def _flask(log: Log) -> Flask:
+    """Return a Flask application without pages: headers, errors, assets, and what templates may call."""
     app = Flask("grouptrail.web", static_folder=None)
     app.config |= {"MAX_CONTENT_LENGTH": MAX_BODY_BYTES, "MAX_FORM_MEMORY_SIZE": MAX_BODY_BYTES}
     app.url_map.merge_slashes = False
@@ -75,7 +72,7 @@ def _flask(hosts: Sequence[str], log: Log) -> Flask:
 
     @app.before_request
     def check() -> None:
-        check_request(request.method, request.headers, request.environ["SERVER_NAME"], hosts)
+        check_request(request.method, request.headers)
 
     @app.after_request
     def add_headers(response: Response) -> Response:
@@ -91,8 +88,6 @@ def _flask(hosts: Sequence[str], log: Log) -> Flask:
         if request.path.startswith(API):
             answer = json_answer(problem, problem.status, "application/problem+json")
             return _with_allowed_methods(answer, error)
-        if problem.status == HTTPStatus.MISDIRECTED_REQUEST:
-            return Response(f"{problem.detail}\n", problem.status, content_type="text/plain; charset=utf-8")
         kind = error.kind if isinstance(error, PageError) else ""
         page = Response(render_template("error.html", problem=problem, kind=kind), problem.status)
         return _with_allowed_methods(page, error)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
-import re
-from collections.abc import Collection
-
 from werkzeug.datastructures import Headers
-from werkzeug.exceptions import Forbidden, MisdirectedRequest
+from werkzeug.exceptions import Forbidden
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -19,30 +15,11 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 
-_HOST = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:@/\s]+))(?::\d{1,5})?")
 
-
-def check_request(method: str, headers: Headers, address: str, hosts: Collection[str]) -> None:
-    """Raise HTTPException for a request, received at this address, that another site makes or redirects here."""
-    if not is_own_host(headers.get("Host", ""), address, hosts):
-        raise MisdirectedRequest("this server has another name: open it as localhost, or set web.hosts")
+def check_request(method: str, headers: Headers) -> None:
+    """Raise HTTPException for a request that a page of another site makes."""
     if is_foreign_form(headers) if method == "POST" else is_foreign(headers):
         raise Forbidden("pages of other sites get no answer: open the link itself")
-
-
-def is_own_host(header: str, address: str, hosts: Collection[str]) -> bool:
-    """Return whether a request with this Host header, received at this address, was meant for this server.
-
-    A page of another site can give its own name the address 127.0.0.1 (DNS rebinding) and then read what a server on
-    the reader's machine answers. A server that listens on a network is reachable under names it does not know.
-    """
-    if not _is_loopback(address):
-        return True
-    match = _HOST.fullmatch(header)
-    if match is None:
-        return False
-    host = (match["v6"] or match["name"]).lower().rstrip(".")
-    return host == "localhost" or _is_loopback(host) or host in {name.lower() for name in hosts}
 
 
 def is_foreign(headers: Headers) -> bool:
@@ -65,12 +42,3 @@ def is_foreign_form(headers: Headers) -> bool:
         return site not in ("same-origin", "none")
     origin = headers.get("Origin")
     return origin is not None and origin.partition("://")[2] != headers.get("Host", "")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_loopback or (mapped is not None and mapped.is_loopback)

@@ -15,6 +15,7 @@ from werkzeug.exceptions import UnsupportedMediaType
 from werkzeug.wrappers import Response as AnyResponse
 
 from grouptrail import contracts
+from grouptrail.http.server import IS_GONE
 from grouptrail.query.errors import QueryError
 from grouptrail.query.formats import (
     PLAN_COLUMNS,
@@ -111,7 +112,12 @@ class _Queries:
         """Run a query. Raises PageError with one line."""
         try:
             cluster = self.cluster(parameters)
-            return self._processes.run(cluster.warehouse, parameters.q, sample_seconds=cluster.sample_seconds)
+            return self._processes.run(
+                cluster.warehouse,
+                parameters.q,
+                sample_seconds=cluster.sample_seconds,
+                is_abandoned=request.environ.get(IS_GONE, lambda: False),
+            )
         except BusyError as error:
             raise PageError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
         except QueryError as error:
