@@ -72,7 +72,7 @@ def stopped_at_exit(spark: SparkSession, signals: list[int], log: Log) -> Iterat
     stopping.clear()
     try:
         yield queries
-        if signals:
+        if signals and queries:
             log("stopping after the current batch")
     finally:
         stopping.set()
