@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,7 +18,7 @@ from grouptrail.decode.progress import BatchError, SourceChangedError
 from grouptrail.history.job import HistoryError
 from grouptrail.jobs import Job
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaSettingError, KafkaUnreachableError
-from grouptrail.runtime import pipeline, restarts
+from grouptrail.runtime import checks, pipeline, restarts
 from grouptrail.runtime.lease import AlreadyRunningError
 from grouptrail.runtime.restarts import Backoff, is_unrecoverable
 from grouptrail.runtime.running import JobFailedError, reason, storage_errors_explained
@@ -140,8 +141,18 @@ class Query:
         self.is_stopped = True
 
 
+def checked_now(check: Callable[[], None]) -> Future[None]:
+    """Run a check at once, in place of a thread."""
+    result: Future[None] = Future()
+    try:
+        result.set_result(check())
+    except Exception as fault:
+        result.set_exception(fault)
+    return result
+
+
 class OneJob:
-    """A job that records its queries; `start_faults` are raised by its next starts."""
+    """A job that records its queries; `check_faults` and `start_faults` are raised by its next checks and starts."""
 
     writes = ()
     follows = None
@@ -151,12 +162,14 @@ class OneJob:
         self.name = name
         self.queries: list[Query] = []
         self.start_faults: list[Exception] = []
+        self.check_faults: list[Exception] = []
 
     def settings(self, _config: Config) -> None:
         pass
 
     def check(self, _context: Any) -> None:
-        pass
+        if self.check_faults:
+            raise self.check_faults.pop(0)
 
     def start(self, *_arguments: Any, **_options: Any) -> Query:
         if self.start_faults:
@@ -172,6 +185,7 @@ class Run:
         self.jobs = {name: OneJob(name) for name in ("decode", "log-offsets", "lag")}
         self.printed: list[str] = []
         self.shown: dict[str, tuple[bool, int]] = {}
+        self.outages: list[str | None] = []
         self.clusters = [
             pipeline._Cluster(
                 Config(warehouse=str(folder), cluster=f"c{number}"),
@@ -184,6 +198,9 @@ class Run:
 
     def show_job(self, _cluster: str, job: str, *, is_running: bool, restarts: int) -> None:
         self.shown[job] = (is_running, restarts)
+
+    def show_outage(self, _cluster: str, reason: str | None) -> None:
+        self.outages.append(reason)
 
     def publish(self, *_rows: Any) -> None:
         """Publish nothing."""
@@ -201,6 +218,7 @@ class Run:
 
         patch = self._monkeypatch
         patch.setattr(pipeline, "time", SimpleNamespace(sleep=step))
+        patch.setattr(checks, "_in_background", checked_now)
         patch.setattr(pipeline, "stopped_at_exit", lambda *_: pipeline.contextlib.nullcontext([]))
         patch.setattr(pipeline, "is_lost", lambda *_: False)
         patch.setattr(Checkpoint, "refuse_gone", lambda *_: None)

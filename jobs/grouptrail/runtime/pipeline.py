@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from grouptrail.console.progress import Log, print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
-from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.jobs import Job, LagFeed, jobs_for
 from grouptrail.kafka.errors import TopicMissingError
 from grouptrail.memory import collect_garbage_sooner
@@ -245,7 +245,7 @@ class _Cluster:
             if is_lost(spark, fault) or is_unrecoverable(fault):
                 raise
             pause = run.put_off()
-            self.log(f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
+            self.log(f"job {run.name}: {one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
 
     def show(self, exporter: Exporter) -> None:
         """Pass the state of its jobs to the exporter, and why they wait."""
@@ -262,17 +262,11 @@ class _Cluster:
                 run.put_off()
         self.release()
         self._check = JobsCheck(self._check_jobs, self.log)
-        self.log(f"{_one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
+        self.log(f"{one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
 
 
 def _with_name(config: Config, log: Log) -> Log:
     return lambda line: log(f"{config.cluster}: {line}")
-
-
-def _one_line(fault: Exception) -> str:
-    if isinstance(fault, GrouptrailError):
-        return str(fault)
-    return f"{type(fault).__name__}: {first_cause(fault)}"
 
 
 def _check(clusters: Sequence[_Cluster], *, waits: bool) -> None:
@@ -335,7 +329,7 @@ def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[i
         except Exception as fault:
             if len(clusters) == 1:
                 raise
-            cluster.log(_one_line(fault))
+            cluster.log(one_line(fault))
             faults[cluster.name] = fault
     if faults:
         raise JobFailedError(

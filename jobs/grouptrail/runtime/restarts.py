@@ -7,12 +7,12 @@ import time
 
 from grouptrail.config import ConfigError
 from grouptrail.decode.progress import BatchError, SourceChangedError
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, python_error
 from grouptrail.history.job import HistoryError
 from grouptrail.history.state import StateError
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaSettingError, TopicMissingError
 from grouptrail.runtime.lease import AlreadyRunningError
-from grouptrail.runtime.running import lacks_file_system, lacks_storage_rights, python_error
+from grouptrail.runtime.running import lacks_file_system, lacks_storage_rights
 from grouptrail.storage.checkpoints import CheckpointError
 from grouptrail.storage.errors import TableVersionError
 
