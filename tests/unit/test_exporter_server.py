@@ -384,6 +384,24 @@ def test_show_job_is_served_at_once(fast_refresh: Config) -> None:
     assert shown == [{"exporter": 1, "lag": 1, "log-offsets": 0}, {"exporter": 0, "lag": 0, "log-offsets": 3}]
 
 
+def test_show_outage_is_served_before_the_next_refresh_and_ends_with_it(tmp_path: Path) -> None:
+    """/ready, the metric and the figures of groups are of one snapshot."""
+    config = configured(tmp_path, refresh_seconds=3600)
+    lay_everything(config)
+    with exporter_of([config], lambda _: None) as running:
+        until(lambda: running.page)
+        assert get(f"{running.url}/ready")[0] == 200
+        running.show_outage("default", "no Kafka broker answers: start it")
+        until(lambda: get(f"{running.url}/ready")[0] == 503)
+        assert get(f"{running.url}/ready")[2].startswith(b"no Kafka broker answers: start it; no broker has returned")
+        samples = scrape(running)
+        assert samples["grouptrail_ready"][0][1] == 0
+        assert "kafka_consumer_group_sum_lag" not in samples
+        running.show_outage("default", None)
+        until(lambda: get(f"{running.url}/ready")[0] == 200)
+        assert scrape(running)["kafka_consumer_group_sum_lag"]
+
+
 def test_exporter_stale_snapshot_serves_no_group_metrics(fast_refresh: Config) -> None:
     """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
     lay_everything(fast_refresh)

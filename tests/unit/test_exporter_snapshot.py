@@ -354,6 +354,28 @@ def test_snapshot_before_any_broker_has_answered_has_no_age_of_lag(config: Confi
     assert str(snapshot.not_ready).startswith("no broker has returned log offsets yet (the brokers refuse")
 
 
+def test_snapshot_while_the_jobs_wait_for_a_broker_has_the_past_but_no_lag(config: Config) -> None:
+    """Absent rather than zero, however new the last sample is; the age of the last answer rises."""
+    lay_everything(config)
+    lay(config, "log_offsets", log_row(30))
+    reader = snapshot_reader(config)
+    assert reader.read().not_ready is None
+    waiting = reader.read(outage="no Kafka broker answers at k:9092: start it")
+    assert str(waiting.not_ready).startswith(
+        "no Kafka broker answers at k:9092: start it; no broker has returned log offsets since "
+    )
+    assert waiting.made_at - waiting.newest["consumer_lag"] == pytest.approx(30, abs=5)
+    served = families(waiting)
+    for name in ("kafka_consumer_group_lag", "kafka_consumer_group_sum_lag", "kafka_consumer_group_group_status"):
+        assert figures(served, name) == {}
+    assert figures(served, "grouptrail_last_stable_offset_lag") == {}
+    assert figures(served, "grouptrail_ready") == {(): 0}
+    assert figures(served, "kafka_consumer_group_members") == {("billing",): 2}
+    again = reader.read()
+    assert again.not_ready is None
+    assert figures(families(again), "kafka_consumer_group_sum_lag") == {("billing",): 15}
+
+
 def test_snapshot_of_topics_that_brokers_say_were_deleted_is_ready(config: Config) -> None:
     lay(config, "ingest_progress", progress(0, 10))
     lay(config, "log_offsets", log_row(10, "no such topic"), log_row(10, "topic deleted", partition=1))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kafka.protocol.admin import DescribeGroupsResponse
 
+from grouptrail.config import Config
 from grouptrail.config.model import AdminConfig
 from grouptrail.decode.rows import decode_row
+from grouptrail.jobs import POLL
 from grouptrail.kafka import groups
 from grouptrail.kafka.errors import KafkaDeniedError, KafkaUnreachableError
 from grouptrail.kafka.group import Committed, PolledGroup
-from grouptrail.kafka.groups import Throttle
+from grouptrail.kafka.groups import Brokers, GroupCoordinators, Throttle
+from grouptrail.polling import job
 from grouptrail.polling.changes import PolledChange, StoredGroup, apply_changes, changes, removal
 from grouptrail.polling.poller import Poller
 from grouptrail.wire.records import encode_key, encode_value
+from support.contexts import context
 from support.group_records import classic, fold_rows, gone, of
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
@@ -218,3 +223,22 @@ def test_poll_unreachable_broker_is_reported_and_its_groups_are_not_gone(monkeyp
     assert poll.problems == ["broker 2: no Kafka broker answers at b:9092"]
     gone_ones = [name for name in ("gone", "out-of-sight", "hidden", "tmp-2") if poller.is_gone(name, poll)]
     assert gone_ones == ["gone"]
+
+
+@pytest.mark.parametrize("refused", ["all brokers", "one of them"])
+def test_check_refused_login_is_no_unreachable_broker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: str
+) -> None:
+    """The run ends with it, and does not wait for a broker that answers."""
+    denied = KafkaDeniedError("a:9092 refuses this user or password")
+
+    def nodes(_coordinators: GroupCoordinators) -> dict[int, str]:
+        if refused == "all brokers":
+            raise denied
+        return {1: "a", 2: "b"}
+
+    asked = {1: FakeBroker(1, denied), 2: FakeBroker(2, KafkaUnreachableError("no Kafka broker answers at b:9092"))}
+    monkeypatch.setattr(GroupCoordinators, "nodes", nodes)
+    monkeypatch.setattr(Brokers, "groups", lambda _brokers, node, _server: asked[node])
+    with pytest.raises(KafkaDeniedError, match="refuses this user"):
+        job.check(context(POLL, Config(warehouse=str(tmp_path), source="admin")))

@@ -1,9 +1,11 @@
-"""`grouptrail run` restarts a job that fails while the others continue; some faults end it."""
+"""`grouptrail run` restarts a job that fails and waits for brokers that do not answer; some faults end it."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,15 +18,24 @@ from grouptrail.config import Config, ConfigError
 from grouptrail.decode.progress import BatchError, SourceChangedError
 from grouptrail.history.job import HistoryError
 from grouptrail.jobs import Job
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaSettingError, KafkaUnreachableError
-from grouptrail.runtime import pipeline, restarts
+from grouptrail.kafka.errors import (
+    ClusterError,
+    KafkaDeniedError,
+    KafkaSettingError,
+    KafkaUnreachableError,
+    TopicMissingError,
+)
+from grouptrail.runtime import checks, pipeline, restarts
+from grouptrail.runtime.checks import JobsCheck
 from grouptrail.runtime.lease import AlreadyRunningError
-from grouptrail.runtime.restarts import Backoff, is_unrecoverable
+from grouptrail.runtime.restarts import Backoff, is_outage, is_unrecoverable
 from grouptrail.runtime.running import JobFailedError, reason, storage_errors_explained
 from grouptrail.spark import session
 from grouptrail.spark.session import is_lost
 from grouptrail.storage.checkpoints import Checkpoint, CheckpointError, CheckpointGoneError
 from grouptrail.storage.errors import TableError, TableVersionError
+from support.deadlines import until
+from support.small_tables import lay
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -140,8 +151,18 @@ class Query:
         self.is_stopped = True
 
 
+def checked_now(check: Callable[[], None]) -> Future[None]:
+    """Run a check at once, in place of a thread."""
+    result: Future[None] = Future()
+    try:
+        result.set_result(check())
+    except Exception as fault:
+        result.set_exception(fault)
+    return result
+
+
 class OneJob:
-    """A job that records its queries; `start_faults` are raised by its next starts."""
+    """A job that records its queries; `check_faults` and `start_faults` are raised by its next checks and starts."""
 
     writes = ()
     follows = None
@@ -151,12 +172,14 @@ class OneJob:
         self.name = name
         self.queries: list[Query] = []
         self.start_faults: list[Exception] = []
+        self.check_faults: list[Exception] = []
 
     def settings(self, _config: Config) -> None:
         pass
 
     def check(self, _context: Any) -> None:
-        pass
+        if self.check_faults:
+            raise self.check_faults.pop(0)
 
     def start(self, *_arguments: Any, **_options: Any) -> Query:
         if self.start_faults:
@@ -172,6 +195,7 @@ class Run:
         self.jobs = {name: OneJob(name) for name in ("decode", "log-offsets", "lag")}
         self.printed: list[str] = []
         self.shown: dict[str, tuple[bool, int]] = {}
+        self.outages: list[str | None] = []
         self.clusters = [
             pipeline._Cluster(
                 Config(warehouse=str(folder), cluster=f"c{number}"),
@@ -184,6 +208,9 @@ class Run:
 
     def show_job(self, _cluster: str, job: str, *, is_running: bool, restarts: int) -> None:
         self.shown[job] = (is_running, restarts)
+
+    def show_outage(self, _cluster: str, reason: str | None) -> None:
+        self.outages.append(reason)
 
     def publish(self, *_rows: Any) -> None:
         """Publish nothing."""
@@ -201,6 +228,8 @@ class Run:
 
         patch = self._monkeypatch
         patch.setattr(pipeline, "time", SimpleNamespace(sleep=step))
+        patch.setattr(checks, "_in_background", checked_now)
+        patch.setattr(checks, "PAUSE_SECONDS", 0.0)
         patch.setattr(pipeline, "stopped_at_exit", lambda *_: pipeline.contextlib.nullcontext([]))
         patch.setattr(pipeline, "is_lost", lambda *_: False)
         patch.setattr(Checkpoint, "refuse_gone", lambda *_: None)
@@ -366,3 +395,164 @@ def test_is_lost_unanswered_call_of_a_session_that_goes_on_is_not(monkeypatch: p
     monkeypatch.setattr(session, "_EXIT_SECONDS", 0.05)
     monkeypatch.setattr(session, "_LOOK_EVERY_SECONDS", 0.01)
     assert not is_lost(cast("Any", EndingSession(*[False] * 100)), UNANSWERED[0])
+
+
+DOWN = KafkaUnreachableError(
+    'no Kafka broker answers at k:9092 (connection refused): check kafka."bootstrap.servers"'
+)
+WAITS = f"{DOWN}; waiting: the jobs start when a broker answers"
+
+
+@pytest.mark.parametrize("fault", [DOWN, ClusterError("answers LEADER_NOT_AVAILABLE: see the broker's log")])
+def test_is_outage_of_brokers_that_do_not_answer_yet(fault: Exception) -> None:
+    assert is_outage(fault)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        KafkaDeniedError("READ"),
+        KafkaSettingError("kafka"),
+        TopicMissingError("no topic"),
+        TableError("the warehouse cannot be written"),
+        ConfigError("cluster"),
+        KeyError("x"),
+    ],
+)
+def test_is_outage_is_no_mistake_and_no_fault_of_the_warehouse(fault: Exception) -> None:
+    assert not is_outage(fault)
+
+
+def stored_run(folder: Path, monkeypatch: pytest.MonkeyPatch, clusters: int = 1) -> Run:
+    """Return a run of clusters of which the last one is in the warehouse."""
+    run = Run(folder, monkeypatch, clusters)
+    lay(Config(warehouse=str(folder)), "ingest_progress", {"cluster": f"c{clusters - 1}"})
+    return run
+
+
+def test_run_without_a_broker_at_its_start_waits_and_starts_all_jobs_when_one_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has one line for the begin and one for the end; a job that waits does not run."""
+    run = stored_run(tmp_path, monkeypatch)
+    run.jobs["decode"].check_faults = [DOWN, DOWN, DOWN]
+    pipeline._check(run.clusters, waits=True)
+
+    def is_waiting() -> None:
+        assert run.shown == dict.fromkeys(run.jobs, (False, 0))
+        assert run.outages[-1] == str(DOWN)
+        assert run.printed == [WAITS]
+
+    def is_running() -> None:
+        assert run.shown == dict.fromkeys(run.jobs, (True, 0))
+        assert run.outages[-1] is None
+
+    run.of(is_waiting, is_waiting, is_running)
+    assert [len(job.queries) for job in run.jobs.values()] == [1, 1, 1]
+    assert run.printed == [WAITS, "a broker answers after 0 s: the jobs start"]
+
+
+def test_run_that_waits_keeps_other_drivers_out_and_ends_by_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, second = (stored_run(tmp_path, monkeypatch) for _ in range(2))
+    for one in (run, second):
+        one.jobs["decode"].check_faults = [DOWN] * 9
+        pipeline._check(one.clusters, waits=True)
+
+    def start_second() -> None:
+        with pytest.raises(AlreadyRunningError, match="job decode is already run by pid"):
+            second.clusters[0].keep_running(cast("Any", object()), None, [])
+
+    run.of(start_second)
+    assert [job.queries for job in run.jobs.values()] == [[], [], []]
+    assert run.printed == [WAITS]
+
+
+@pytest.mark.parametrize(("is_stored", "waits"), [(False, True), (True, False)])
+def test_run_without_a_broker_ends_if_nothing_is_stored_or_it_runs_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stored: bool, waits: bool
+) -> None:
+    run = stored_run(tmp_path, monkeypatch) if is_stored else Run(tmp_path, monkeypatch)
+    run.jobs["decode"].check_faults = [DOWN]
+    with pytest.raises(KafkaUnreachableError):
+        pipeline._check(run.clusters, waits=waits)
+    assert run.printed == []
+
+
+@pytest.mark.parametrize("mistake", [KafkaDeniedError("refuses this user"), TopicMissingError("there is no topic")])
+def test_run_mistake_that_shows_when_a_broker_answers_ends_it_if_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: Exception
+) -> None:
+    """A broker that has just started may not know its topics and users yet."""
+    run = stored_run(tmp_path, monkeypatch)
+    run.jobs["decode"].check_faults = [DOWN, mistake, DOWN, mistake, mistake]
+    pipeline._check(run.clusters, waits=True)
+    rounds: list[None] = []
+    with pytest.raises(type(mistake)):
+        run.of(*[lambda: rounds.append(None)] * 9)
+    assert len(rounds) == 3
+
+
+def test_run_mistake_at_its_start_ends_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stored_run(tmp_path, monkeypatch)
+    run.jobs["decode"].check_faults = [KafkaDeniedError("refuses this user")]
+    with pytest.raises(KafkaDeniedError):
+        pipeline._check(run.clusters, waits=True)
+
+
+def test_run_of_two_clusters_starts_the_one_that_answers_and_waits_for_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if nothing of the other is stored."""
+    run = Run(tmp_path, monkeypatch, clusters=2)
+    run.jobs["decode"].check_faults = [DOWN]
+    pipeline._check(run.clusters, waits=True)
+    run.jobs["decode"].check_faults = [DOWN, DOWN]
+    run.of(lambda: None, lambda: None, lambda: None)
+    assert [len(job.queries) for job in run.jobs.values()] == [2, 2, 2]
+    assert run.printed == [WAITS, "a broker answers after 0 s: the jobs start"]
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_run_of_two_clusters_that_are_down_waits_if_one_of_them_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
+) -> None:
+    run = stored_run(tmp_path, monkeypatch, 2) if is_stored else Run(tmp_path, monkeypatch, 2)
+    run.jobs["decode"].check_faults = [DOWN, DOWN]
+    if is_stored:
+        pipeline._check(run.clusters, waits=True)
+        assert run.printed == [WAITS, WAITS]
+    else:
+        with pytest.raises(JobFailedError, match=r"^c0: no Kafka broker .*; c1: no Kafka broker "):
+            pipeline._check(run.clusters, waits=True)
+
+
+def test_jobs_check_of_a_broker_that_hangs_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals and other clusters are looked at meanwhile."""
+    monkeypatch.setattr(checks, "PAUSE_SECONDS", 0.0)
+    answers = threading.Event()
+    printed: list[str] = []
+    check = JobsCheck(lambda: cast("None", answers.wait(60)), printed.append)
+    check.await_brokers(DOWN)
+    assert [check.has_passed() for _ in range(100)] == [False] * 100
+    answers.set()
+    until(check.has_passed)
+    assert check.outage is None
+
+
+def test_jobs_check_in_an_outage_is_repeated_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    checked: list[float] = []
+
+    def fail() -> None:
+        checked.append(now[0])
+        raise DOWN
+
+    monkeypatch.setattr(checks, "_in_background", checked_now)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    check = JobsCheck(fail, lambda _line: None)
+    for _ in range(100):
+        assert not check.has_passed()
+        now[0] += 0.2
+    assert checked == pytest.approx([1000.0, 1005.0, 1010.0, 1015.0], abs=0.3)

@@ -28,10 +28,10 @@ REMEDY = "run grouptrail doctor"
         (
             f"{PYTHON}py4j.protocol.Py4JJavaError: An error occurred while calling o7.save.\n"
             ": org.apache.spark.SparkException: Job aborted.\n\tat org.apache.spark.rdd.RDD\n",
-            "Job aborted",
+            "Job aborted (SparkException in org.apache.spark.rdd.RDD)",
         ),
         (f"{PYTHON}pyspark.errors.exceptions.captured.Exception: no column\n\nJVM stacktrace:\n", "no column"),
-        (f"{PYTHON}KeyError\n", "KeyError"),
+        (f"{PYTHON}KeyError\n", "KeyError in _call_proxy (clientserver.py, line 644)"),
         (
             f"{PYTHON}pyspark.errors.exceptions.captured.PythonException: An exception was thrown from the Python "
             'worker:\nTraceback (most recent call last):\n  File "worker.py", line 1, in main\n    f()\n'

@@ -14,6 +14,7 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 from support.exporter_tables import OPEN, STRANGE, configured, lag_row, lay_everything, now, progress
+from support.from_config import snapshot_reader
 from support.small_tables import lay
 from support.web_client import Site, state_of
 
@@ -203,6 +204,27 @@ def test_page_while_no_broker_answers_says_so(tmp_path: Path) -> None:
     assert (notice["kind"], notice["title"]) == ("failed", "No broker returns log offsets")
     assert (groups["sampled_at"], groups["is_stale"]) == (None, False)
     assert notice["detail"].startswith("No broker has returned log offsets yet (broker 1 did not answer): ")
+
+
+@pytest.mark.parametrize("minutes", [0, 88])
+def test_page_while_the_jobs_wait_for_a_broker_shows_the_past_in_grey(tmp_path: Path, minutes: int) -> None:
+    """However new the last figures are: they do not show the present."""
+    config = configured(tmp_path)
+    sampled_at = now() - timedelta(minutes=minutes)
+    lay(config, "ingest_progress", progress(0, 10, landed_at=sampled_at))
+    lay(config, "consumer_lag", lag_row(3, sampled_at=sampled_at))
+    snapshot = snapshot_reader(config).read(outage="no Kafka broker answers: start it")
+    jobs = {"decode": JobState(is_running=False, restarts=0)}
+    site = Site(config, **{config.cluster: ClusterState(snapshot, snapshot.not_ready, jobs)})
+    groups = listed(site)
+    assert groups["is_stale"]
+    assert [group["status"] for group in groups["groups"]] == ["WARN"]
+    broker, *stopped = groups["notices"]
+    assert (broker["kind"], broker["title"]) == ("failed", "No broker returns log offsets")
+    assert broker["detail"].startswith("No Kafka broker answers: start it; no broker has returned log offsets yet")
+    assert len(stopped) == (minutes > 0)
+    assert all(notice["detail"].endswith("The jobs start when a broker answers.") for notice in stopped)
+    assert not re.search(r'class="[^"]*\bWARN\b', site.get("/"))
 
 
 def test_page_of_an_absent_cluster_names_those_that_are_there(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import typer
 from grouptrail.cli.help import Command
 from grouptrail.cli.options import ConfigOptions, Debug
 from grouptrail.console.text import harmless
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, comes_from_spark, one_line
 
 EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
 
@@ -78,7 +78,8 @@ def report_errors(*, debug: bool) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         typer.echo(f"grouptrail: {harmless(_message(error), keep_lines=True)}", err=True)
-        raise typer.Exit(EXIT_ERROR if isinstance(error, GrouptrailError) else EXIT_BUG) from error
+        is_bug = not isinstance(error, GrouptrailError) and not comes_from_spark(error)
+        raise typer.Exit(EXIT_BUG if is_bug else EXIT_ERROR) from error
 
 
 def _note_damage() -> None:
@@ -110,7 +111,8 @@ def _choices_logged() -> Iterator[None]:
 def _message(error: Exception) -> str:
     if isinstance(error, GrouptrailError):
         return str(error)
-    first_line = next(iter(str(error).splitlines()), "")
-    name = type(error).__name__
-    summary = f"{name}: {first_line}" if first_line else name
-    return f"{summary}; run again with --debug for the stack trace, and report it as a bug"
+    if comes_from_spark(error):
+        from grouptrail.runtime.running import reason
+
+        return f"{reason(error)}; --debug prints the stack trace"
+    return f"{one_line(error)}; run again with --debug for the stack trace, and report it as a bug"

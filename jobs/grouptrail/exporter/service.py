@@ -136,6 +136,16 @@ class Exporter:
         """Serve the state of a cluster's job from now on. May be called from any thread; it does not block."""
         self._clusters[cluster].jobs[job] = JobState(is_running, restarts)
 
+    def show_outage(self, cluster: str, reason: str | None) -> None:
+        """Serve the past of a cluster whose brokers do not answer, and the reason, which says what to do.
+
+        None: its jobs need not wait for one. May be called from any thread; it does not block.
+        """
+        known = self._clusters[cluster]
+        if known.outage != reason:
+            known.outage = reason
+            self._wake.set()
+
     def _count_restart(self, fault: BaseException) -> None:
         """Count and report that one of the exporter's threads has failed and continues."""
         for cluster in self._clusters.values():
@@ -209,24 +219,29 @@ class _Cluster:
         self.page: ClusterPage | None = None
         self.problem: str | None = NO_SNAPSHOT_YET
         self.lag: pa.Table | None = None
+        self.outage: str | None = None
         self.jobs = {_OWN_JOB: JobState(is_running=True, restarts=0)}
         self._exporter = cluster.exporter
         self._log = log
+        self._shown_outage: str | None = None
         self._reader = SnapshotReader(cluster, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
 
     def refresh(self, *, reads_tables: bool) -> None:
         """Take a snapshot and make its page; an error is counted, reported and shown by /ready.
 
-        Without `reads_tables` only the published lag is new."""
+        Without `reads_tables` only the published lag and an outage are new."""
         fault = None
+        outage = self.outage
         try:
             snapshot = self._reader.read(
                 self.lag,
-                reads_tables=reads_tables,
+                reads_tables=reads_tables or outage != self._shown_outage,
+                outage=outage,
                 choose=lambda snapshot: groups_to_read(snapshot, self._exporter, self.page),
             )
             self._show(snapshot)
+            self._shown_outage = outage
         except GrouptrailError as error:
             fault = str(error)
         except Exception as error:

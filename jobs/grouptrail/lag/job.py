@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.console.progress import Log
+from grouptrail.errors import one_line
 from grouptrail.jobs import LAG, JobContext, LagFeed
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
@@ -139,7 +140,7 @@ def keep_published(state: LagState, query: Query, feed: LagFeed, log: Log, *, in
                     feed.publish(rows)
             except Exception as error:
                 # The exporter reports that its figures are old; the next attempt may succeed.
-                log(f"metrics: cannot compute the newest lag ({type(error).__name__}: {error})")
+                log(f"metrics: cannot compute the newest lag ({one_line(error)})")
             worked = time.monotonic() - started
             release_memory(after_seconds=worked)
             pause = max(_LOOK_EVERY_SECONDS, _PAUSE_TO_WORK * worked)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grouptrail.console.progress import print_now
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.lag.shard import Commits, LagInputs, Samples, Shard, ShardError, WrittenCommits, WrittenLag
 from grouptrail.lag.state import LagState, counts_by_status
 from grouptrail.memory import keep_memory_within_batches, release_memory
@@ -69,7 +69,7 @@ class _Server:
         except GrouptrailError as error:
             return error
         except Exception as error:
-            return ShardError(f"{type(error).__name__}: {error}")
+            return ShardError(one_line(error))
         return None
 
     def _lag(self, request: Samples) -> WrittenLag:

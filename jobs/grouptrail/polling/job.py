@@ -53,6 +53,8 @@ def check(context: JobContext[AdminConfig]) -> None:
     with closing(Poller(context.settings, context.kafka)) as poller:
         poll = poller.poll()
     if not poll.listed:
+        if poll.denied is not None:
+            raise poll.denied
         raise KafkaUnreachableError("; ".join(poll.problems) or "the cluster has no brokers: start one")
 
 

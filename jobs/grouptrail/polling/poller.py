@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.group import PolledGroup
 from grouptrail.kafka.groups import BrokerGroups, Brokers, GroupCoordinators
 
@@ -23,13 +23,15 @@ _MOST_BROKERS_AT_ONCE = 8
 class Poll:
     """The groups of a cluster at a time (seconds), and problems.
 
-    `listed` are the node ids of the brokers that returned all their groups.
+    `listed` are the node ids of the brokers that returned all their groups; `denied` is the error if a login or a
+    right is missing.
     """
 
     at: float
     groups: dict[str, PolledGroup] = field(default_factory=dict)
     listed: set[int] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    denied: KafkaDeniedError | None = None
 
 
 class Poller:
@@ -51,12 +53,14 @@ class Poller:
             brokers = [self._brokers.groups(node, server) for node, server in self._coordinators.nodes().items()]
         except ClusterError as error:
             poll.problems.append(str(error))
+            poll.denied = _denied(error)
             return poll
         if brokers:
             with ThreadPoolExecutor(min(len(brokers), _MOST_BROKERS_AT_ONCE)) as pool:
                 for node, groups, problem in pool.map(self._ask, brokers):
                     if problem is not None:
                         poll.problems.append(f"broker {node}: {problem}")
+                        poll.denied = poll.denied or _denied(problem)
                     if groups is not None:
                         poll.listed.add(node)
                         poll.groups |= {group.group_id: group for group in groups}
@@ -76,13 +80,13 @@ class Poller:
         self._coordinators.close()
         self._brokers.close()
 
-    def _ask(self, broker: BrokerGroups) -> tuple[int, list[PolledGroup] | None, str | None]:
+    def _ask(self, broker: BrokerGroups) -> tuple[int, list[PolledGroup] | None, ClusterError | None]:
         groups = None
         try:
             groups = [group for group in broker.listed() if self._is_wanted(group.group_id)]
             broker.describe(groups)
         except ClusterError as error:
-            return broker.node, groups, str(error)
+            return broker.node, groups, error
         return broker.node, groups, None
 
     def _is_wanted(self, group_id: str) -> bool:
@@ -90,3 +94,7 @@ class Poller:
             return any(fnmatchcase(group_id, pattern) for pattern in patterns)
 
         return fits(self._rules.allow_groups) and not fits(self._rules.deny_groups)
+
+
+def _denied(error: ClusterError) -> KafkaDeniedError | None:
+    return error if isinstance(error, KafkaDeniedError) else None

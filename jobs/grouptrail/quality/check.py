@@ -18,7 +18,7 @@ from rich.text import Text
 
 from grouptrail import contracts
 from grouptrail.console.progress import Log, print_now, waiting
-from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.errors import GrouptrailError, first_cause, first_cause_in
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.docs import Entry, index
 from grouptrail.quality.results import SAMPLES, Result, TableResult, not_evaluated, unreadable
@@ -195,10 +195,10 @@ def _result(document: dict[str, Any]) -> Result:
 
 
 def _problem(exception_info: dict[str, Any]) -> str | None:
-    """Return the first line of the error that prevented an evaluation."""
+    """Return the cause of the error that prevented an evaluation."""
     exceptions = [exception_info] if "raised_exception" in exception_info else list(exception_info.values())
     messages = (str(exception["exception_message"]) for exception in exceptions if exception["raised_exception"])
-    return next((message.strip().splitlines()[0][:300] for message in messages), None)
+    return next(map(first_cause_in, messages), None)
 
 
 def _rows(checked: list[TableResult], started_at: datetime, since: datetime | None) -> list[dict[str, Any]]:

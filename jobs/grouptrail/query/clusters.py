@@ -40,6 +40,11 @@ def stored_cluster(warehouse: Warehouse, *, is_named: bool) -> str:
     raise UnknownClusterError(f'the warehouse has no cluster "{warehouse.cluster}": it has {names}; set --cluster')
 
 
+def has_rows(warehouse: Warehouse) -> bool:
+    """Return whether the warehouse has rows of its cluster; False also for a store that only Spark reads."""
+    return any(warehouse.cluster in clusters for clusters in _clusters(warehouse))
+
+
 def _clusters(warehouse: Warehouse) -> Iterator[set[str]]:
     """Yield the clusters in one table after the other; commands report tables that cannot be read themselves."""
     if not warehouse.is_readable_without_spark:

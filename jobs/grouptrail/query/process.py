@@ -178,9 +178,9 @@ def _request(warehouse: Warehouse, text: str, sample_seconds: float, limits: Lim
 def _ended(returncode: int, complaint: bytes, limits: Limits) -> QueryError:
     """Return the error of a process that ended without an answer."""
     said = complaint.decode("utf-8", "replace").strip()
-    if "panic" in said:
+    if returncode == -signal.SIGABRT and "panicked" in said and "emory" not in said:
         return QueryError(
-            "the query's process ended at what may be a damaged file: `grouptrail check` looks for one, "
+            "the query's process was aborted, as by a damaged file: list such files with `grouptrail repair`, "
             "see docs/faults.md#damaged-files"
         )
     # Rust aborts without memory, Python and Arrow raise, and the kernel kills.

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from grouptrail.console.progress import Log, print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
-from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.jobs import Job, LagFeed, jobs_for
+from grouptrail.kafka.errors import TopicMissingError
 from grouptrail.memory import collect_garbage_sooner
-from grouptrail.runtime.restarts import Backoff, is_unrecoverable
+from grouptrail.runtime.checks import JobsCheck
+from grouptrail.runtime.restarts import Backoff, is_outage, is_unrecoverable
 from grouptrail.runtime.running import (
     Clock,
     JobFailedError,
@@ -47,8 +49,9 @@ def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = F
     the batches under way (ten seconds at most) and ends the process with 130 or 143; a second signal ends it at once.
     A job that fails is restarted after a pause while the others continue; a fault that no restart can mend
     (`restarts.is_unrecoverable`) stops all jobs and is raised. With several clusters it stops those of its cluster
-    only, which are tried again after a pause. With `once` any fault is raised, or for several clusters reported at
-    the end.
+    only, which are tried again after a pause. A cluster whose brokers do not answer at the start is waited for while
+    its tables are served, unless nothing can be served or run. With `once` any fault is raised, or for several
+    clusters reported at the end.
     """
     with interrupted_silently():
         from grouptrail.spark import jvm
@@ -64,8 +67,11 @@ def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = F
             exporter = None if once else ending.enter_context(_metrics(configs, clusters, log))
             settings = session_settings(configs[0])
             with starting_jvm(settings, log) as jvm_settings:
-                _check(clusters)
+                _check(clusters, waits=not once)
             if exporter is not None:
+                for cluster in clusters:
+                    if cluster.is_waiting:
+                        cluster.show(exporter)
                 log(f"metrics are served at {exporter.url}/metrics")
                 if exporter.serves_pages:
                     log(f"web pages: {exporter.url}/")
@@ -139,7 +145,7 @@ class _Cluster:
         self._runs = [_JobRun(job, is_written_here=job.follows in written) for job in jobs]
         self._held = contextlib.ExitStack()
         self._live = LiveCommits(config.kafka_settings(), config.decode.max_record_bytes, log)
-        self._is_checked = False
+        self._check = JobsCheck(self._check_jobs, log)
         self._is_held = False
         self._backoff = Backoff()
 
@@ -153,11 +159,29 @@ class _Cluster:
         """Whether one of its jobs passes on lag from memory."""
         return any(job.publishes_lag for job in self._jobs)
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the warehouse has rows of it."""
+        from grouptrail.query.clusters import has_rows
+
+        return has_rows(warehouse_of(self._config))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its jobs wait for a broker."""
+        return self._check.outage is not None
+
     def check(self) -> None:
         """Raise an error if a job cannot run."""
+        self._check.run()
+
+    def await_brokers(self, fault: Exception) -> None:
+        """Start the jobs when a broker answers: `fault` says why none does."""
+        self._check.await_brokers(fault)
+
+    def _check_jobs(self) -> None:
         for job in self._jobs:
             job.check(context_of(job, self._config, warehouse_of(self._config), self.log))
-        self._is_checked = True
 
     def hold(self, spark: SparkSession) -> None:
         """Keep other drivers from these jobs. Raises AlreadyRunningError if one runs them."""
@@ -197,9 +221,9 @@ class _Cluster:
             if not self._backoff.is_due:
                 return
             self._backoff.start()
-            if not self._is_checked:
-                self.check()
             self.hold(spark)
+        if not self._check.has_passed():
+            return
         due = [run for run in self._runs if run.is_due]
         for run in self._runs:
             self._put_off_if_failed(spark, run, run.check)
@@ -221,10 +245,11 @@ class _Cluster:
             if is_lost(spark, fault) or is_unrecoverable(fault):
                 raise
             pause = run.put_off()
-            self.log(f"job {run.name}: {_one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
+            self.log(f"job {run.name}: {one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")
 
-    def show_jobs(self, exporter: Exporter) -> None:
-        """Pass the state of its jobs to the exporter."""
+    def show(self, exporter: Exporter) -> None:
+        """Pass the state of its jobs to the exporter, and why they wait."""
+        exporter.show_outage(self.name, self._check.outage)
         for run in self._runs:
             exporter.show_job(self.name, run.name, is_running=run.query is not None, restarts=run.restarts)
 
@@ -236,32 +261,33 @@ class _Cluster:
             if run.query is not None:
                 run.put_off()
         self.release()
-        self._is_checked = False
-        self.log(f"{_one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
+        self._check = JobsCheck(self._check_jobs, self.log)
+        self.log(f"{one_line(fault)}; retrying in {self._backoff.fail():.0f} s")
 
 
 def _with_name(config: Config, log: Log) -> Log:
     return lambda line: log(f"{config.cluster}: {line}")
 
 
-def _one_line(fault: Exception) -> str:
-    if isinstance(fault, GrouptrailError):
-        return str(fault)
-    return f"{type(fault).__name__}: {first_cause(fault)}"
+def _check(clusters: Sequence[_Cluster], *, waits: bool) -> None:
+    """Raise an error if no cluster can be run, before Spark is started.
 
-
-def _check(clusters: Sequence[_Cluster]) -> None:
-    """Raise an error if no cluster can be run, before Spark is started."""
-    faults = {}
+    With `waits`, clusters whose brokers do not answer are waited for, if others can be run or rows of one of them
+    are stored. An address with nothing stored may be a mistake that somebody is making now.
+    """
+    faults: dict[_Cluster, GrouptrailError] = {}
     for cluster in clusters:
         try:
             cluster.check()
         except GrouptrailError as fault:
-            if len(clusters) == 1:
-                raise
-            faults[cluster.name] = fault
-    if len(faults) == len(clusters):
-        raise JobFailedError("; ".join(f"{name}: {fault}" for name, fault in faults.items()))
+            faults[cluster] = fault
+    outages = [cluster for cluster, fault in faults.items() if waits and is_outage(fault)]
+    if len(faults) == len(clusters) and not any(cluster.is_stored for cluster in outages):
+        if len(clusters) == 1:
+            raise faults[clusters[0]]
+        raise JobFailedError("; ".join(f"{cluster.name}: {fault}" for cluster, fault in faults.items()))
+    for cluster in outages:
+        cluster.await_brokers(faults[cluster])
 
 
 @contextlib.contextmanager
@@ -303,7 +329,7 @@ def _run_once(spark: SparkSession, clusters: Sequence[_Cluster], signals: list[i
         except Exception as fault:
             if len(clusters) == 1:
                 raise
-            cluster.log(_one_line(fault))
+            cluster.log(one_line(fault))
             faults[cluster.name] = fault
     if faults:
         raise JobFailedError(
@@ -329,11 +355,12 @@ def _run_on(
                 except Exception as fault:
                     if is_lost(spark, fault):
                         raise
-                    if len(clusters) == 1 and is_unrecoverable(fault):
+                    # Of the topic only the check says that it is missing, which ends a run at its start, too.
+                    if len(clusters) == 1 and (is_unrecoverable(fault) or isinstance(fault, TopicMissingError)):
                         raise
                     cluster.give_up_for_now(fault)
                 finally:
                     queries[:] = [query for cluster in clusters for query in cluster.queries]
                 if exporter is not None:
-                    cluster.show_jobs(exporter)
+                    cluster.show(exporter)
             time.sleep(_LOOK_EVERY_SECONDS)

@@ -1,4 +1,4 @@
-"""Which faults end `grouptrail run`, and how long a job waits before it is restarted after any other."""
+"""Which faults end `grouptrail run`, for which it waits, and the pause before a job is restarted after any other."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 from grouptrail.config import ConfigError
 from grouptrail.decode.progress import BatchError, SourceChangedError
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, python_error
 from grouptrail.history.job import HistoryError
 from grouptrail.history.state import StateError
-from grouptrail.kafka.errors import KafkaDeniedError, KafkaSettingError
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaSettingError, TopicMissingError
 from grouptrail.runtime.lease import AlreadyRunningError
-from grouptrail.runtime.running import lacks_file_system, lacks_storage_rights, python_error
+from grouptrail.runtime.running import lacks_file_system, lacks_storage_rights
 from grouptrail.storage.checkpoints import CheckpointError
 from grouptrail.storage.errors import TableVersionError
 
@@ -55,6 +55,15 @@ def is_unrecoverable(fault: BaseException) -> bool:
     if isinstance(fault, _UNRECOVERABLE) or _is_unrecoverable_text(fault):
         return True
     return fault.__cause__ is not None and is_unrecoverable(fault.__cause__)
+
+
+def is_outage(fault: BaseException) -> bool:
+    """Return whether a check of the jobs failed because brokers do not answer, or not yet.
+
+    A name that cannot be resolved and a peer that does not answer as a broker does may also be wrong settings; but
+    names of pods are gone while these do not run, and so does a load balancer answer that has no broker behind it.
+    """
+    return isinstance(fault, ClusterError) and not isinstance(fault, (KafkaDeniedError, TopicMissingError))
 
 
 def _is_unrecoverable_text(fault: BaseException) -> bool:

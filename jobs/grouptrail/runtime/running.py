@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from grouptrail.console.progress import Log
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause, python_error, text_of
 from grouptrail.spark import jvm
 from grouptrail.spark.streams import stopping
 from grouptrail.storage.following import Query
@@ -37,7 +37,6 @@ _NO_FILE_SYSTEM = (
 )
 
 _OWN = "grouptrail."
-_IN_WORKER = "pyspark.errors.exceptions.captured.PythonException: "
 
 _NOT_WRITABLE = "the warehouse's store denies write access: check the access rights, [storage] and spark.hadoop.fs.…"
 
@@ -72,7 +71,7 @@ def stopped_at_exit(spark: SparkSession, signals: list[int], log: Log) -> Iterat
     stopping.clear()
     try:
         yield queries
-        if signals:
+        if signals and queries:
             log("stopping after the current batch")
     finally:
         stopping.set()
@@ -173,18 +172,17 @@ def _batches_done(query: Query) -> tuple[int, str]:
 
 
 def reason(fault: Exception) -> str:
-    """Return one line about a query's failure: its cause without what Spark adds around it, and what to do."""
+    """Return one line about a failure of Spark: its cause without what Spark adds around it, and what to do."""
     if isinstance(fault, GrouptrailError):  # it says what to do
         return str(fault)
-    text = str(fault).strip() or type(fault).__name__
+    text = text_of(fault)
     if _shows_full_disk(text):
         return _DISK_FULL
     error = python_error(text) or python_error("".join(traceback.format_exception(fault, chain=False))) or ""
     if error.startswith(_OWN):  # it says what to do
         return _message(error)
-    cause = _message(error) or text.splitlines()[0]
-    cause = cause.partition("terminated with exception: ")[2] or cause
-    return f"{cause.partition(' SQLSTATE')[0].strip().rstrip('.')}: {_remedy(cause)}"
+    cause = first_cause(fault)
+    return f"{cause.rstrip('.')}: {_remedy(cause)}"
 
 
 def failure(query: Query) -> JobFailedError | None:
@@ -233,20 +231,3 @@ def _shows_full_disk(text: str) -> bool:
 
 def _message(error: str) -> str:
     return error.partition(": ")[2] or error
-
-
-def python_error(text: str) -> str | None:
-    """Return the exception that Python raised while a batch was written, as `package.Error: message`.
-
-    It is the first line after the traceback's frames: `Traceback (most recent call last):`, indented frames,
-    `package.Error: message`. If Java raised it, that line is py4j's and the next one `: java.package.Error: message`.
-    If a worker raised it, that line is PySpark's, and the worker's traceback follows.
-    """
-    _, _, trace = text.partition("Traceback (most recent call last):\n")
-    raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
-    if raised and raised[0].startswith("py4j.protocol.Py4JJavaError"):
-        raised = [line.removeprefix(": ") for line in raised[1:]]
-    if raised and raised[0].startswith(_IN_WORKER):
-        own = [line for line in raised if line.startswith(_OWN)]
-        raised = own or [line for line in raised[1:] if not line.startswith("Traceback ")]
-    return raised[0] if raised else None

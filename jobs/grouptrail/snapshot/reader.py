@@ -95,14 +95,23 @@ _FEW_ROWS = 250_000
 
 @dataclass(frozen=True)
 class Silence:
-    """That no broker has returned log offsets since a time (None: none ever did), and the most common reason."""
+    """That no broker has returned log offsets since a time (None: none ever did), and the most common reason.
+
+    `is_awaited`: the jobs of this process wait for a broker, and the reason says what to do.
+    """
 
     since: datetime | None
     reason: str
+    is_awaited: bool = False
 
     def __str__(self) -> str:
         since = "yet" if self.since is None else f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
-        return f"no broker has returned log offsets {since} ({self.reason})"
+        if self.is_awaited:
+            return f"{self.reason}; no broker has returned log offsets {since}"
+        return (
+            f"no broker has returned log offsets {since} ({self.reason}): check that the brokers run, "
+            "or run `grouptrail doctor`"
+        )
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,11 @@ class StoredRows:
     damage: Mapping[str, Sequence[str]]
     history_waits_since: float | None
     silence: Silence | None
+
+    @property
+    def awaits_broker(self) -> bool:
+        """Whether the jobs of this process wait for a broker: no lag is current, however new its sample is."""
+        return self.silence is not None and self.silence.is_awaited
 
 
 @dataclass(frozen=True)
@@ -245,20 +259,26 @@ class SnapshotReader:
         self._stored: StoredRows | None = None
 
     def read(
-        self, lag: pa.Table | None = None, *, reads_tables: bool = True, choose: Choose = _no_groups
+        self,
+        lag: pa.Table | None = None,
+        *,
+        reads_tables: bool = True,
+        outage: str | None = None,
+        choose: Choose = _no_groups,
     ) -> Snapshot:
         """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises SnapshotError.
 
-        Without `reads_tables` all other rows are those of the last call. Of a sample with too many rows, it has the
-        rows of the groups that `choose` returns, and a summary of all others."""
+        Without `reads_tables` all other rows are those of the last call. `outage`: why no broker answers, while the
+        jobs of this process wait for one. Of a sample with too many rows, it has the rows of the groups that `choose`
+        returns, and a summary of all others."""
         started = time.perf_counter()
         if reads_tables or self._stored is None:
             if (unreadable := self._tables.refresh()) is not None:
                 raise unreadable
-            self._stored = self._read_tables()
+            self._stored = self._read_tables(outage)
         stored = self._stored
         newest: datetime | None
-        sample = self._stored_lag() if lag is None else self._published_lag(lag)
+        sample = self._lag(lag) if not stored.awaits_broker else _NO_LAG
         if isinstance(sample, LargeSample):
             newest = sample.newest_at
             gone = stored.deleted.filter(pc.greater(stored.deleted["deleted_at"], newest))["group_id"]
@@ -292,7 +312,7 @@ class SnapshotReader:
             newest={table: at for table, at in times.items() if at},
             not_ready=self._not_ready(stored, newest, has_lag=has_lag)
             if stored.silence is None
-            else f"{stored.silence}: check that the brokers run, or run `grouptrail doctor`",
+            else str(stored.silence),
         )
         if not isinstance(sample, LargeSample):
             return snapshot
@@ -305,11 +325,11 @@ class SnapshotReader:
             seconds=time.perf_counter() - started,
         )
 
-    def _read_tables(self) -> StoredRows:
+    def _read_tables(self, outage: str | None) -> StoredRows:
         rebalances, intervals = self._rebalances()
         groups, deleted = self._groups()
         progress = self._progress.now(self._tables.get("ingest_progress"))
-        silence = self._silence()
+        silence = self._silence(outage)
         return StoredRows(
             groups=groups,
             deleted=deleted,
@@ -323,6 +343,9 @@ class SnapshotReader:
             history_waits_since=self._history_waits_since(),
             silence=silence,
         )
+
+    def _lag(self, published: pa.Table | None) -> pa.Table | LargeSample:
+        return self._stored_lag() if published is None else self._published_lag(published)
 
     def _stored_lag(self) -> pa.Table | LargeSample:
         """Return the samples that may be the newest of their partition."""
@@ -474,9 +497,11 @@ class SnapshotReader:
         self._waits.keep(pa.table([[self._processed_before]], _WAITS), of=progress)
         return min(waiting).timestamp() if waiting else math.inf
 
-    def _silence(self) -> Silence | None:
+    def _silence(self, outage: str | None) -> Silence | None:
         """Return since when no sample of the logs has an answer, and why; None if the newest one has one."""
         newest, answered = self._newest_answer.now()
+        if outage is not None:
+            return Silence(answered, outage, is_awaited=True)
         length = self._cluster.sample_span
         if newest is None or (answered is not None and newest - answered <= length):
             return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import Log, waiting
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.memory import MALLOC_ARENAS
 from grouptrail.spark import class_data, jvm, object_stores
 from grouptrail.spark.jars import fetch_jars, silent
@@ -289,8 +289,7 @@ def _errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise SessionError(f"Spark did not start ({first_line}): run grouptrail doctor") from error
+        raise SessionError(f"Spark did not start ({first_cause(error)}): run grouptrail doctor") from error
 
 
 def settings_of(settings: SessionSettings, log: Log = silent, *, is_varied: bool = False) -> dict[str, str]:

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed, NotFound
 from werkzeug.routing import BaseConverter
 
 from grouptrail.console.progress import Log
-from grouptrail.errors import GrouptrailError, first_cause
+from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
 from grouptrail.query.show_group import ranges
@@ -148,5 +148,5 @@ def _problem(error: Exception) -> Problem:
     elif isinstance(error, GrouptrailError):
         status, detail, near = 503, str(error), []
     else:
-        status, detail, near = 500, f"{type(error).__name__}: {first_cause(error)}; report it", []
+        status, detail, near = 500, f"{one_line(error)}; report it", []
     return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, near=near)

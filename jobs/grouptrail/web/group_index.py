@@ -35,8 +35,8 @@ class ClusterGroups:
 
     `lag` is the newest sample of each group and partition, and `extent` the topics of groups without rows in it, as
     in the exporter's snapshot: groups that were deleted since are in none. `as_of` is the time of that sample, or if
-    there is none, of the newest batch; `is_stale`: it is too old to show the present. `sampled_at` is the time of the
-    newest sample for which a broker had answered."""
+    there is none, of the newest batch; `is_stale`: it is too old to show the present, or no broker answers this
+    process. `sampled_at` is the time of the newest sample for which a broker had answered."""
 
     cluster: str
     rows: pa.Table
@@ -83,7 +83,10 @@ class GroupIndex:
                 self._known[cluster] = (state.snapshot, known)
         served = self._served[cluster]
         shown = notices(served, state, known.as_of, has_groups=len(known.rows) > 0)
-        is_stale = known.as_of is not None and freshness.is_stale(served.sample_seconds, known.as_of)
+        awaits_broker = state.snapshot is not None and state.snapshot.awaits_broker
+        is_stale = known.as_of is not None and (
+            awaits_broker or freshness.is_stale(served.sample_seconds, known.as_of)
+        )
         return replace(known, is_stale=is_stale, notices=tuple(shown))
 
     def lag_of(self, cluster: str, column: Literal["group_id", "topic"], name: str) -> pa.Table:

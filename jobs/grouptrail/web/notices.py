@@ -74,11 +74,12 @@ def _age(
     elif as_of is not None and freshness.is_stale(sample_seconds, as_of):
         newest = max(as_of, datetime.fromtimestamp(snapshot.newest.get("ingest_progress", 0), UTC))
         stopped = f"The pipeline stopped {ago(newest)}"
+        start = "Start `grouptrail run`; if it runs, its output has the reason, or `grouptrail doctor` finds it."
         yield (
             "stale",
             stopped if freshness.is_stale(sample_seconds, newest) else f"Lag was last sampled {ago(as_of)}",
-            f"These figures are {freshness.as_of(as_of)}. Start `grouptrail run`; if it runs, its output has the "
-            "reason, or `grouptrail doctor` finds it.",
+            f"These figures are {freshness.as_of(as_of)}. "
+            f"{'The jobs start when a broker answers.' if snapshot.awaits_broker else start}",
         )
     elif not has_groups:
         yield (

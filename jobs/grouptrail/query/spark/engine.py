@@ -9,6 +9,7 @@ from arro3.core import RecordBatch, Schema
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
+from grouptrail.errors import first_cause
 from grouptrail.query.spark.guard import Guard, Scope, UnknownSourceError, prepare_session
 from grouptrail.query.views import SPARK
 from grouptrail.storage.sql_snapshot import missing_table, refused
@@ -38,6 +39,6 @@ class SparkEngine:
         except UnknownSourceError as error:
             raise missing_table(self._warehouse, error.name) from error
         except PySparkException as error:
-            message = " ".join(str(error).strip().split("\n", maxsplit=1)[0].split())
+            message = " ".join(first_cause(error).split())
             raise refused(re.sub(r"^\[[A-Z_.0-9]+\] | SQLSTATE: \w+.*$", "", message).rstrip(". ")) from error
         return Schema.from_arrow(result.schema), (RecordBatch.from_arrow(batch) for batch in result.to_batches())
