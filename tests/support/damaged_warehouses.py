@@ -59,7 +59,7 @@ class DamagedWarehouse:
         case = f"{seed}: {', '.join(named)}"
         contents = [file.read_bytes() for file in files]
         for file, kind in zip(files, kinds, strict=True):
-            damage(rng, file, kind, self._data)
+            damage(rng, file, kind, [other for other in self._data if other not in files])
         try:
             return self._read({self._table(file) for file in files}, case, what=self._what(files))
         except Exception as error:
@@ -88,7 +88,10 @@ class DamagedWarehouse:
         return f"{kind} file" if len(files) == 1 else f"several {kind} files"
 
     def _read(self, damaged: set[str], case: str, *, what: str) -> str:
-        snapshot = self._snapshot()
+        try:
+            snapshot = self._snapshot()
+        except OverflowError:  # without checksums in files of delta-rs, wrong values may look right
+            return f"{what}, a value is out of range"
         for figure, tables in _FIGURES.items():
             is_whole = _sorted(snapshot, figure) == _sorted(self._whole, figure)
             assert is_whole or damaged & tables, f"{case}: {figure} changed"

@@ -23,7 +23,7 @@ from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_co
 from grouptrail.memory import release_memory
 from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
-from grouptrail.storage.damage import REMEDY
+from grouptrail.storage.damage import REMEDY, out_of_range
 
 if TYPE_CHECKING:
     from grouptrail.config.model import ExporterConfig, WebConfig
@@ -244,6 +244,8 @@ class _Cluster:
             self._shown_outage = outage
         except GrouptrailError as error:
             fault = str(error)
+        except OverflowError as error:
+            fault = out_of_range(error)
         except Exception as error:
             # If this thread ended, old values would be served forever.
             fault = f"{type(error).__name__}: {error}; report it"

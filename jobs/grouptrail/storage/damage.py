@@ -198,6 +198,11 @@ def naming_damage(table: DeltaTable, options: Mapping[str, str]) -> Iterator[Non
         raise
 
 
+def out_of_range(error: OverflowError) -> str:
+    """Return one line about a value, such as a time in the year 30000, that is only in damaged files."""
+    return f"a value in the tables is out of range ({error}): list damaged files with `grouptrail repair`"
+
+
 def _said(location: str, path: str, reason: str) -> str:
     return f"{_local_folder(location) or location}/{path} is damaged ({reason})"
 
@@ -274,7 +279,10 @@ def _not_read(table: DeltaTable, paths: list[str], options: Mapping[str, str]) -
     needed = [one.name for one in table.schema().fields if not one.nullable and one.name not in partitioned_by]
     for path in paths:
         try:
-            with folder.open_input_file(path) as stored, parquet.ParquetFile(stored) as file:
+            with (
+                folder.open_input_file(path) as stored,
+                parquet.ParquetFile(stored, page_checksum_verification=True) as file,
+            ):
                 if missing := [name for name in needed if name not in file.schema_arrow.names]:
                     yield path, f"it has no column {missing[0]}"
                     continue

@@ -101,6 +101,7 @@ def _writer(sink: pa.NativeFile, schema: pa.Schema, collected: list[pq.FileMetaD
         use_dictionary=[name for name in types if name not in differing],
         column_encoding=dict.fromkeys(differing, "DELTA_BINARY_PACKED"),
         store_schema=False,
+        write_page_checksum=True,
         metadata_collector=collected,
     )
 

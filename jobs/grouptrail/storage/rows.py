@@ -134,8 +134,12 @@ def files_dataset(
     Texts are read as dictionary codes where their type in `columns` is one (`compact`).
     """
     coded = [one.name for one in columns if pa.types.is_dictionary(one.type)]
-    # Spark's times may be far from today, which nanoseconds do not reach.
-    parquet = ds.ParquetFileFormat(dictionary_columns=coded, coerce_int96_timestamp_unit="us")
+    parquet = ds.ParquetFileFormat(
+        dictionary_columns=coded,
+        # Spark's times may be far from today, which nanoseconds do not reach.
+        coerce_int96_timestamp_unit="us",
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+    )
     return ds.dataset(files, columns, format=parquet, filesystem=table_folder(table.table_uri, storage))
 
 

@@ -20,6 +20,7 @@ from grouptrail.query import freshness
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
 from grouptrail.report.page import asset
+from grouptrail.storage.damage import out_of_range
 from grouptrail.web import drawing, texts
 from grouptrail.web.answers import Problem
 from grouptrail.web.assets import assets
@@ -147,6 +148,8 @@ def _problem(error: Exception) -> Problem:
         status, detail, near = error.code or 500, error.description or "", []
     elif isinstance(error, GrouptrailError):
         status, detail, near = 503, str(error), []
+    elif isinstance(error, OverflowError):
+        status, detail, near = 503, out_of_range(error), []
     else:
         status, detail, near = 500, f"{one_line(error)}; report it", []
     return Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, near=near)
