@@ -44,9 +44,17 @@ _FILE_READ = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 # Of a query that cannot be understood, the outermost error is the one about the query.
 _OF_THE_QUERY = re.compile(r"org\.apache\.spark\..*(Analysis|Parse)Exception")
 
+from grouptrail.locations import with_locations_shown
+
 
 class GrouptrailError(Exception):
-    """Its message is one line for the person on call: what is wrong, then what to do about it."""
+    """Its message is one line for the person on call: what is wrong, then what to do about it.
+
+    It shows no secret of a URI that it names.
+    """
+
+    def __str__(self) -> str:
+        return with_locations_shown(super().__str__())
 
 
 def comes_from_spark(error: BaseException) -> bool:
@@ -71,12 +79,17 @@ def first_cause(error: Exception) -> str:
     """
     if isinstance(error, GrouptrailError):
         return str(error)
-    return _chosen(_of_java(_java_object(error)) or _of_text(error))[:_LONGEST]
+    return _shortened(_chosen(_of_java(_java_object(error)) or _of_text(error)))
 
 
 def first_cause_in(text: str) -> str:
     """Return what `first_cause` does, by an error's text, with or without a stack trace."""
-    return _chosen(_of_trace(text) or [_Cause("", text)])[:_LONGEST]
+    return _shortened(_chosen(_of_trace(text) or [_Cause("", text)]))
+
+
+def _shortened(message: str) -> str:
+    """Return the beginning of a message of any origin, without secrets of the URIs in it."""
+    return with_locations_shown(message)[:_LONGEST]
 
 
 def text_of(error: BaseException) -> str:

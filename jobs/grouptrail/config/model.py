@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
@@ -287,6 +287,9 @@ class Config(Section):
     def storage_options(self) -> dict[str, str]:
         """Return the options of delta-rs for the warehouse, with secrets in clear text."""
         return revealed(self.storage)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return self.redacted().items()
 
     def redacted(self) -> dict[str, Any]:
         """Return all settings for display, with stars in place of secrets."""

@@ -27,7 +27,9 @@ def redecode(warehouse: Warehouse, max_record_bytes: int, log: Log) -> None:
     """
     table = warehouse.table(UNDECODABLE)
     if not table.exists():
-        raise NothingToDecodeError(f"there is no table {table.path}: check --warehouse, or run the decode job first")
+        raise NothingToDecodeError(
+            f"there is no table {table.location.shown}: check --warehouse, or run the decode job first"
+        )
     table.ensure()
     origins = table.all_clusters().select("cluster", "source").distinct().collect()
     moved = sum(_redecode(warehouse, row.cluster, row.source, max_record_bytes) for row in origins)
