@@ -9,6 +9,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+from grouptrail.locations import with_locations_shown
+
 _LONGEST = 300
 _MOST_CAUSES = 20
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -43,8 +45,6 @@ _PYTHON_FRAME = re.compile(r'^  File "(.*)", line (\d+), in (\S+)$')
 _FILE_READ = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 # Of a query that cannot be understood, the outermost error is the one about the query.
 _OF_THE_QUERY = re.compile(r"org\.apache\.spark\..*(Analysis|Parse)Exception")
-
-from grouptrail.locations import with_locations_shown
 
 
 class GrouptrailError(Exception):
