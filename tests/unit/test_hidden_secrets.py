@@ -181,6 +181,22 @@ def test_command_with_files_that_are_no_certificates_prints_nothing_of_them(
         assert CANARY not in printed(capfd, command, "--config", str(file), "--debug")
 
 
+def test_command_with_secrets_in_a_file_that_others_can_read_warns_once(
+    store: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On stderr; `doctor` has it among its findings."""
+    file = of(READABLE, store, tmp_path)
+    file.chmod(0o644)
+    warning = f"{file} has passwords, and other users can read it: chmod go= {file}"
+    for command in ("config", "tables", "serve", "doctor"):
+        result = CliRunner().invoke(app, [command, "--config", str(file)])
+        printed = result.stdout if command == "doctor" else result.stderr
+        start = "warn  settings   " if command == "doctor" else "grouptrail: warning: "
+        assert f"{start}{warning}\n" in printed
+        assert result.output.count(warning) == 1
+        assert CANARY not in result.output
+
+
 def test_command_that_fails_unexpectedly_prints_no_secret_of_an_address(
     monkeypatch: pytest.MonkeyPatch, store: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

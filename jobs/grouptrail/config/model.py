@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -264,6 +265,18 @@ class Config(Section):
         cls, settings: dict[str, str | SecretStr], section: ValidationInfo
     ) -> dict[str, str | SecretStr]:
         return hide_secrets(section.field_name or "", settings)
+
+    _warning: str | None = PrivateAttr(default=None)
+
+    @property
+    def warning(self) -> str | None:
+        """What is wrong with where the settings come from, although they can be used."""
+        return self._warning
+
+    def with_warning(self, warning: str | None) -> Self:
+        """Return the settings with such a warning."""
+        self._warning = warning
+        return self
 
     @property
     def reads_topic(self) -> bool:

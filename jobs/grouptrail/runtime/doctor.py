@@ -74,6 +74,12 @@ def print_findings(findings: Iterable[Finding], out: TextIO, *, format: RowsForm
     return all(finding.status != "FAIL" for finding in printed)
 
 
+def check_settings(config: Config) -> Iterator[Finding]:
+    """Report what is wrong with where the settings come from."""
+    if config.warning is not None:
+        yield Finding("warn", "settings", config.warning)
+
+
 def check_python(_config: Config) -> Iterator[Finding]:
     """Check that the package supports this Python."""
     least = _numbers(metadata("grouptrail")["Requires-Python"])
@@ -278,6 +284,7 @@ def _retention(minutes: float | None, assumed: float) -> Finding:
 
 
 CHECKS: tuple[Check, ...] = (
+    check_settings,
     check_python,
     check_java,
     check_versions,
