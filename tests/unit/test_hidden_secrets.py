@@ -34,6 +34,7 @@ READABLE = f"s3://{CANARY}-user:{CANARY}@{BUCKET}/lake"
 ADDRESSES = {
     "readable": READABLE,
     "query": f"{READABLE}?sig={CANARY}",
+    "damaged": f"s3://{CANARY}-user:{CANARY}@{BUCKET}/damaged",
     "no-bucket": f"s3a://{CANARY}@nobody/lake?sig={CANARY}",
     "no-url": f"s3://{LOGIN}@{BUCKET}/lake",
     "only-spark": f"hdfs://{CANARY}:{CANARY}@127.0.0.1:1/lake?{CANARY}",
@@ -66,11 +67,14 @@ LISTEN = {"exporter": {"listen": "127.0.0.1:0"}}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The options of a store that has a warehouse and does not ask for passwords."""
+    """The options of a store that has a warehouse, and one with damaged files, and does not ask for passwords."""
     folder = tmp_path_factory.mktemp("objects")
     lay_sample_history(Config(warehouse=str(folder / "lake")))
     with object_store(folder) as options:
         upload(folder / "lake", options, "lake")
+        for file in (folder / "lake").rglob("*.parquet"):
+            file.write_bytes(bytes(file.stat().st_size))
+        upload(folder / "lake", options, "damaged")
         yield {**options, "aws_secret_access_key": CANARY}
 
 
