@@ -71,7 +71,7 @@ def one_line(error: Exception) -> str:
     return cause if comes_from_spark(error) or cause.startswith(name) else f"{name}: {cause}"
 
 
-def first_cause(error: Exception) -> str:
+def first_cause(error: BaseException) -> str:
     """Return one line about an error, without its class: of Spark's errors the innermost cause that says anything.
 
     Spark wraps what has happened in errors that say nothing of it, such as "Exception thrown in awaitResult". What
