@@ -9,6 +9,8 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+from grouptrail.locations import with_locations_shown
+
 _LONGEST = 300
 _MOST_CAUSES = 20
 _TRACEBACK = "Traceback (most recent call last):\n"
@@ -46,7 +48,13 @@ _OF_THE_QUERY = re.compile(r"org\.apache\.spark\..*(Analysis|Parse)Exception")
 
 
 class GrouptrailError(Exception):
-    """Its message is one line for the person on call: what is wrong, then what to do about it."""
+    """Its message is one line for the person on call: what is wrong, then what to do about it.
+
+    It shows no secret of a URI that it names.
+    """
+
+    def __str__(self) -> str:
+        return with_locations_shown(super().__str__())
 
 
 def comes_from_spark(error: BaseException) -> bool:
@@ -63,7 +71,7 @@ def one_line(error: Exception) -> str:
     return cause if comes_from_spark(error) or cause.startswith(name) else f"{name}: {cause}"
 
 
-def first_cause(error: Exception) -> str:
+def first_cause(error: BaseException) -> str:
     """Return one line about an error, without its class: of Spark's errors the innermost cause that says anything.
 
     Spark wraps what has happened in errors that say nothing of it, such as "Exception thrown in awaitResult". What
@@ -71,12 +79,17 @@ def first_cause(error: Exception) -> str:
     """
     if isinstance(error, GrouptrailError):
         return str(error)
-    return _chosen(_of_java(_java_object(error)) or _of_text(error))[:_LONGEST]
+    return _shortened(_chosen(_of_java(_java_object(error)) or _of_text(error)))
 
 
 def first_cause_in(text: str) -> str:
     """Return what `first_cause` does, by an error's text, with or without a stack trace."""
-    return _chosen(_of_trace(text) or [_Cause("", text)])[:_LONGEST]
+    return _shortened(_chosen(_of_trace(text) or [_Cause("", text)]))
+
+
+def _shortened(message: str) -> str:
+    """Return the beginning of a message of any origin, without secrets of the URIs in it."""
+    return with_locations_shown(message)[:_LONGEST]
 
 
 def text_of(error: BaseException) -> str:

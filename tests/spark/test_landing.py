@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from pyspark.sql import functions as F
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.decode import limits, tasks
+from grouptrail.decode import redecode as decode_again
 from grouptrail.decode.redecode import redecode
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.schema import TABLES
@@ -27,7 +29,7 @@ from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import LogBounds
-from grouptrail.storage import files, reader
+from grouptrail.storage import files, reader, upkeep
 from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.engines import spark as spark_engine
 from grouptrail.storage.engines.delta_rs import own_files
@@ -207,6 +209,39 @@ def test_redecode_newly_decodable_record_moves_to_its_table_once(
     assert lines[-1].startswith("1 records decoded")
     redecode(warehouse, MAX_RECORD_BYTES, lines.append)
     assert lines[-1].startswith("0 records decoded")
+
+
+def test_redecode_cut_off_at_any_step_moves_each_record_once(
+    config: Config, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In two parts, each of which has its line: cut off between insertions, before a deletion, and after one."""
+    table = warehouse.table("undecodable_records")
+    table.ensure()
+    names = ("record_partition", "record_offset", "record_at", "record_key", "record_value")
+    fault = {"fault_in": "value", "reason": "unknown_version", "fault_position": 0, "decoder_version": "0"}
+    table.append_rows({**dict(zip(names, row, strict=True)), **fault} for row in RECORDS)
+    undecodable = sum(decode_row(key, value)[0] == table.name for *_, key, value in RECORDS)
+
+    monkeypatch.setattr(decode_again, "_LEAST_RECORDS", len(RECORDS) // 2)
+    lines: list[str] = []
+    with monkeypatch.context() as cut:
+        for most in (1, 3, 4):
+            merges = itertools.count()
+            cut.setattr(upkeep, "_merger", partial(_cut_off, upkeep._merger, merges, most))
+            with pytest.raises(KeyboardInterrupt):
+                redecode(warehouse, MAX_RECORD_BYTES, lines.append)
+            cut.undo()
+    redecode(warehouse, MAX_RECORD_BYTES, lines.append)
+    assert landed.records(config) == WHOLE
+    assert len(landed.rows(config, table.name)) == undecodable
+    assert lines[0] == f"decoding {len(RECORDS)} records again"
+    assert lines[-1].endswith(f" records decoded, {undecodable} still undecodable")
+
+
+def _cut_off(merger: Callable[..., Any], merges: Iterator[int], most: int, *arguments: Any) -> Any:
+    if next(merges) == most:
+        raise KeyboardInterrupt
+    return merger(*arguments)
 
 
 def test_ensure_table_column_type_differs_from_contract_raises(warehouse: Warehouse) -> None:

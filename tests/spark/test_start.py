@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -13,11 +14,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import pytest
 
-from grouptrail.spark import jvm
+from grouptrail.spark import jvm, session
 from support.deadlines import scaled, until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEADLINE_SECONDS = scaled(60)
 POLL_SECONDS = 0.02
@@ -35,6 +40,18 @@ print(*(spark._jvm.System.getProperty(name) for name in ("password", "two")), fl
 spark.sql("SHOW TABLES").collect()
 time.sleep(1)
 spark.stop()
+"""
+STREAM = """
+import threading
+from grouptrail.config import Config
+from grouptrail.runtime.warehouses import session_settings
+from grouptrail.spark.session import start_session
+spark = start_session(session_settings(Config(warehouse="warehouse")), "stream")
+def never_ends(*_):
+    print("batch", flush=True)
+    threading.Event().wait()
+rows = spark.readStream.format("rate").load()
+rows.writeStream.option("checkpointLocation", "checkpoint").foreachBatch(never_ends).start().awaitTermination()
 """
 SECRET = "k3y-of-the-bucket"
 # What java.util.Properties would change or not read as it is.
@@ -160,3 +177,52 @@ def test_start_session_signal_ends_the_process_and_the_jvm_without_a_trace(
 def test_escaped_properties_hold_only_ascii() -> None:
     assert jvm._escaped("a.b-C_1/x*") == "a.b-C_1/x*"
     assert jvm._escaped(" \n=\U0001f600") == "\\u0020\\u000a\\u003d\\ud83d\\ude00"
+
+
+def test_kill_9_of_a_process_within_a_batch_leaves_no_line_of_its_jvm(tmp_path: Path) -> None:
+    """Java ends, too, and its stream would print stack traces of that after the last line of the process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STREAM],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert "batch\n" in iter(process.stdout.readline, "")
+        process.kill()
+        printed, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert printed == ""
+
+
+def test_start_that_fails_prints_what_java_says_of_it(tmp_path: Path) -> None:
+    environ = {"JAVA_TOOL_OPTIONS": "-XX:NoSuchOption"}
+    failed = subprocess.run(
+        [sys.executable, "-c", STREAM],
+        cwd=tmp_path,
+        env=os.environ | environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert "NoSuchOption" in failed.stderr
+    assert failed.returncode != 0
+
+
+def test_classes_whose_log_is_silenced_are_those_of_this_spark(spark: SparkSession) -> None:
+    """A class that has moved to another package would print its stack traces again."""
+    names = re.findall(r"^logger\.\w+\.name = (\S+)$", session._LOG_SETTINGS.read_text(), re.MULTILINE)
+    classes = [name for name in names if name.rpartition(".")[2][0].isupper()]
+    assert len(classes) > 3
+    java = spark._jvm
+    assert java is not None
+    loader = java.Thread.currentThread().getContextClassLoader()
+    for name in classes:
+        loader.loadClass(name)

@@ -305,6 +305,41 @@ def test_secret_encryption_key_in_a_flag_is_rejected() -> None:
         assert SECRET not in problem
 
 
+@pytest.mark.parametrize(
+    ("settings", "mode", "is_warned"),
+    [
+        (f'[kafka]\n"ssl.key.password" = "{SECRET}"', 0o644, True),
+        (f'[kafka]\n"ssl.key.password" = "{SECRET}"', 0o640, True),
+        (f'[kafka]\n"ssl.key.password" = "{SECRET}"', 0o620, True),
+        (f'[kafka]\n"ssl.key.password" = "{SECRET}"', 0o600, False),
+        (f'[clusters.one.kafka]\n"sasl.jaas.config" = "{SECRET}"', 0o644, True),
+        (f'[exporter]\nbasic_auth_user = "me"\nbasic_auth_password = "{SECRET}"', 0o644, True),
+        (f'warehouse = "s3://user:{SECRET}@bucket/lake"', 0o644, True),
+        ('warehouse = "s3://bucket/lake"\n[web]\ntoken_file = "token"', 0o644, False),
+    ],
+)
+def test_file_with_secrets_that_others_can_read_gives_a_warning(settings: str, mode: int, is_warned: bool) -> None:
+    file = write(settings)
+    file.chmod(mode)
+    [config] = load_configs(file, {}, {})
+    expected = f"{file} has passwords, and other users can read it: chmod go= {file}" if is_warned else None
+    assert config.warning == expected
+
+
+@pytest.mark.parametrize(("id", "field"), [("geteuid", "st_uid"), ("getegid", "st_gid")])
+def test_file_of_another_user_or_group_may_be_read_by_the_group(
+    id: str, field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in deploy/README.md: root owns the file, and a service reads it by its group; root may check it."""
+    file = write(f'[kafka]\n"ssl.key.password" = "{SECRET}"')
+    monkeypatch.setattr(os, id, lambda: getattr(file.stat(), field) + 1)
+    for mode, warning in ((0o640, None), (0o644, f"chmod o= {file}")):
+        file.chmod(mode)
+        [config] = load_configs(file, {}, {})
+        assert (config.warning or "").endswith(warning or "")
+        assert (config.warning is None) == (warning is None)
+
+
 def test_config_error_does_not_contain_secrets() -> None:
     """Neither an invalid setting next to a secret nor a misplaced secret reveals it."""
     file = write(

@@ -15,7 +15,7 @@ from grouptrail.config import Config
 from grouptrail.exporter.alias import ALIASES
 from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
-from grouptrail.exporter.labels import shorten
+from grouptrail.exporter.labels import label_values
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.text import Family
 from grouptrail.snapshot.reader import Snapshot
@@ -244,16 +244,27 @@ def test_governed_patterns_match_whole_names(tmp_path: Path) -> None:
     assert len({sample.labels["group"] for sample in samples_of(page) if "group" in sample.labels}) == 1
 
 
-@given(st.lists(st.text(st.sampled_from("ab~0\N{SNOWMAN}"), max_size=120), unique=True), st.integers(64, 70))
-def test_shorten_any_names_stay_different_and_within_the_limit(names: list[str], limit: int) -> None:
+@given(st.lists(st.text(st.sampled_from("ab~0\x1b\N{SNOWMAN}"), max_size=120), unique=True), st.integers(64, 70))
+def test_label_values_any_names_stay_different_and_within_the_limit(names: list[str], limit: int) -> None:
     """Also those that are already a result."""
-    names = list(dict.fromkeys([*names, *(shorten(name, limit) for name in names)]))
-    shortened = [shorten(name, limit) for name in names]
+    for _ in range(2):
+        names = list(dict.fromkeys([*names, *label_values(names, limit)]))
+    shortened = label_values(names, limit)
     assert len(set(shortened)) == len(names)
     assert all(len(name.encode()) <= limit for name in shortened)
-    assert shortened == [shorten(name, limit) for name in names]
+    assert not any("\x1b" in name for name in shortened)
+    assert shortened == label_values(names, limit)
 
 
-def test_shorten_usual_names_are_unchanged() -> None:
+def test_label_values_usual_names_are_unchanged() -> None:
     for name in ("billing", "g" * 256, "billing~" + "0" * 32, LONG_TOPIC):
-        assert shorten(name, 256) == name
+        assert label_values([name], 256) == [name]
+
+
+def test_label_values_control_characters_are_visible_and_names_stay_different() -> None:
+    """`curl` shows metrics on a terminal; a name without these characters that looks like such a value differs."""
+    names = ["fine\x1b[2J\x9b", r"fine\x1b[2J\x9b", "tab\t", "new\nline", "Grüße \N{SNOWMAN}"]
+    changed, *unchanged = label_values(names, 256)
+    assert changed.startswith(r"fine\x1b[2J\x9b~")
+    assert unchanged == names[1:]
+    assert label_values([changed], 256) != [changed]

@@ -123,6 +123,27 @@ def test_sql_output_to_file_keeps_every_character(simulated: Config) -> None:
 
 
 @each_name
+@pytest.mark.parametrize("format", ["table", "json", "csv", "markdown"])
+def test_sql_column_with_hostile_alias_prints_no_control_characters(
+    simulated: Config, name: str, format: TextFormat
+) -> None:
+    """A query may come from elsewhere. A table has its columns beside each other, or below each other."""
+    alias = name.replace("\x00", "").replace('"', '""')
+    for columns in (1, 30):
+        named = ", ".join(f'{number} AS "{alias}{number}"' for number in range(columns))
+        text = asked(simulated, f"SELECT {named}", format)
+        assert_plain(text)
+        assert text.count("\n") <= columns + 4
+
+
+def test_sql_reset_offsets_on_terminal_prints_no_control_characters(simulated: Config) -> None:
+    query = "SELECT topic, partition, committed_offset FROM offset_commits"
+    text = asked(simulated, query, "reset-offsets")
+    assert_plain(text)
+    assert text.count("\n") == len(STRANGE) + 1
+
+
+@each_name
 def test_show_hostile_group_name_prints_no_control_characters(simulated: Config, name: str) -> None:
     """For the group, its members and its lag."""
     as_table: Literal["table", "json"]

@@ -19,6 +19,7 @@ from werkzeug.datastructures import Headers
 from grouptrail import contracts
 from grouptrail.config import Config, load_config
 from grouptrail.runtime.serving import exporter_with_pages
+from grouptrail.storage.sql import datafusion_literal
 from grouptrail.web.answers import MAX_SQL, SqlRows
 from grouptrail.web.pages import _QUERIES, Pages
 from grouptrail.web.security import is_foreign
@@ -204,6 +205,29 @@ def test_plan_keeps_its_lines(site: Site) -> None:
     assert re.search(r"<td>[^<]*\n[^<]*</td>", html)
 
 
+FORMULAS = ("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "-", "-inf")
+NO_FORMULAS = ("-5", "+5", "-1.5e-3", "a=1", " -x", "", "'=1")
+
+
+def test_csv_begins_formulas_with_an_apostrophe_unless_guard_is_false(site: Site) -> None:
+    """Also names of columns. Numbers stay numbers, and other formats have no guard."""
+    texts = (*FORMULAS, *NO_FORMULAS)
+    values = ", ".join(f"({number}, {datafusion_literal(text)})" for number, text in enumerate(texts))
+    columns = 'place AS "=place", text, -place AS negative, -1.5 AS part'
+    query = f"SELECT {columns} FROM (VALUES {values}) AS t(place, text) ORDER BY place"
+
+    def read(**parameters: str) -> list[list[str]]:
+        return list(csv.reader(io.StringIO(api(site, query, format="csv", **parameters), newline="")))
+
+    (guarded, *rows), (plain, *plain_rows) = read(), read(guard="false")
+    assert (guarded[0], plain[0]) == ("'=place", "=place")
+    assert [row[1] for row in plain_rows] == list(texts)
+    assert [row[1] for row in rows] == [*(f"'{text}" for text in FORMULAS), *NO_FORMULAS]
+    assert [row[2:] for row in rows] == [row[2:] for row in plain_rows]
+    assert rows[3][2:] == ["-3", "-1.5"]
+    assert json.loads(api(site, query, format="jsonl").splitlines()[0])["text"] == FORMULAS[0]
+
+
 @pytest.mark.parametrize(
     ("parameters", "complaint"),
     [
@@ -212,7 +236,7 @@ def test_plan_keeps_its_lines(site: Site) -> None:
         ({"q": " "}, "only queries are answered: begin with SELECT"),
         ({"q": "DROP TABLE rebalances"}, "only queries are answered: begin with SELECT"),
         ({"q": "SELECT 1", "format": "exe"}, "parameter format"),
-        ({"q": "SELECT 1", "limit": "3"}, "there is no parameter limit: q, cluster, format are known"),
+        ({"q": "SELECT 1", "limit": "3"}, "there is no parameter limit: q, cluster, format, guard are known"),
         ({"q": "x" * (MAX_SQL + 1)}, "parameter q: String should have at most"),
     ],
 )

@@ -96,7 +96,9 @@ class ConfigOptions:
         """Load the configuration of one cluster from file, environment and these options."""
         from grouptrail.config import load_config
 
-        return load_config(self.config, overrides(vars(self)))
+        config = load_config(self.config, overrides(vars(self)))
+        _warn(config)
+        return config
 
     def load_stored(self) -> Config:
         """Load the configuration of one cluster that the warehouse has: the only one there, if none is configured."""
@@ -104,11 +106,21 @@ class ConfigOptions:
 
         return stored(self.load())
 
-    def load_all(self) -> tuple[Config, ...]:
+    def load_all(self, *, warns: bool = True) -> tuple[Config, ...]:
         """Load the configuration of every cluster, or of the one named by `--cluster`."""
         from grouptrail.config import load_configs
 
-        return load_configs(self.config, overrides(vars(self)))
+        configs = load_configs(self.config, overrides(vars(self)))
+        if warns:
+            _warn(configs[0])
+        return configs
+
+
+def _warn(config: Config) -> None:
+    if config.warning is not None:
+        from grouptrail.console.progress import print_log
+
+        print_log(f"grouptrail: warning: {config.warning}")
 
 
 def parse_time(text: str | None, option: str) -> datetime | None:

@@ -58,7 +58,7 @@ def recover(
 
 def doctor(options: ConfigOptions, *, format: RowsFormat = "table") -> None:
     """Check Java, versions, warehouse, disk, broker and permissions; each line says what to do."""
-    configs = options.load_all()
+    configs = options.load_all(warns=False)
     from grouptrail.runtime.doctor import examine, print_findings
 
     if not print_findings(examine(configs), sys.stdout, format=format):

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from grouptrail.config.model import GROUPTRAIL_SECTIONS, SECTIONS, Config
-from grouptrail.config.placement import is_bare_section, is_spark_variable, placement_problems
+from grouptrail.config.placement import exposure, is_bare_section, is_spark_variable, placement_problems
 from grouptrail.config.sources import (
     CLUSTERS,
     COMMAND_LINE,
@@ -63,6 +63,7 @@ def load_configs(
     problems: list[str] = []
     file = find_file(None if path is None else str(path), environ, problems)
     settings = list(read_file(file, problems))
+    warning = None if file is None else exposure(file, settings)
     clusters = tuple(
         dict.fromkeys(
             setting.full_path[1] for setting in settings if setting.full_path[0] == CLUSTERS and setting.full_path[1:]
@@ -73,7 +74,7 @@ def load_configs(
     configs = [_validate(part, problems) for part in _by_cluster(settings, clusters, problems)]
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
-    return tuple(config for config in configs if config is not None)
+    return tuple(config.with_warning(warning) for config in configs if config is not None)
 
 
 def _by_cluster(settings: list[Setting], clusters: Sequence[str], problems: list[str]) -> Iterator[list[Setting]]:

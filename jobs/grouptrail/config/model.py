@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     SecretStr,
     ValidationError,
     ValidationInfo,
@@ -265,6 +266,18 @@ class Config(Section):
     ) -> dict[str, str | SecretStr]:
         return hide_secrets(section.field_name or "", settings)
 
+    _warning: str | None = PrivateAttr(default=None)
+
+    @property
+    def warning(self) -> str | None:
+        """What is wrong with where the settings come from, although they can be used."""
+        return self._warning
+
+    def with_warning(self, warning: str | None) -> Self:
+        """Return the settings with such a warning."""
+        self._warning = warning
+        return self
+
     @property
     def reads_topic(self) -> bool:
         """Whether the offsets topic is read; otherwise the brokers are polled."""
@@ -287,6 +300,9 @@ class Config(Section):
     def storage_options(self) -> dict[str, str]:
         """Return the options of delta-rs for the warehouse, with secrets in clear text."""
         return revealed(self.storage)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        return self.redacted().items()
 
     def redacted(self) -> dict[str, Any]:
         """Return all settings for display, with stars in place of secrets."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from grouptrail.config.model import SECTIONS
 from grouptrail.config.secrets import is_secret
 from grouptrail.config.sources import CLUSTERS, COMMAND_LINE, ENVIRONMENT, Setting, variable_name
+from grouptrail.locations import with_locations_shown
 
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -52,6 +55,28 @@ def _cluster_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[str
     section, key = [*setting.path, ""][:2]
     if section in _SHARED or (section == "exporter" and key in _SHARED_OF_EXPORTER):
         yield f"{setting.place}: all clusters share this setting: move it out of [clusters.{name}]"
+
+
+def exposure(file: Path, settings: Sequence[Setting]) -> str | None:
+    """Return what is wrong with the rights of a file with these settings: others can read the secrets in it.
+
+    A group may read it that someone chose: of a file that belongs to another user, or to another group than this
+    process, as in deploy/README.md.
+    """
+    if not any(map(_is_secret, settings)):
+        return None
+    about = file.stat()
+    is_usual = (about.st_uid, about.st_gid) == (os.geteuid(), os.getegid())
+    unwanted = 0o077 if is_usual else 0o007
+    if not about.st_mode & unwanted:
+        return None
+    rights = "go=" if unwanted & 0o070 else "o="
+    return f"{file} has passwords, and other users can read it: chmod {rights} {file}"
+
+
+def _is_secret(setting: Setting) -> bool:
+    value = setting.value
+    return isinstance(value, str) and (is_secret(setting.path[-1]) or with_locations_shown(value) != value)
 
 
 def is_bare_section(setting: Setting) -> bool:

@@ -7,6 +7,7 @@ import re
 from pydantic import SecretStr
 
 from grouptrail.config.clients import KAFKA_CLIENT_SETTINGS
+from grouptrail.locations import with_locations_shown
 
 _SECRET = re.compile(
     r"passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|master.?key|encryption.?key|signature|"
@@ -40,8 +41,6 @@ _HARMLESS_STORAGE = re.compile(
     r"pool_idle_timeout|pool_max_idle_per_host|user_agent)",
     re.IGNORECASE,
 )
-# Of a URL: name and password, or a query, in which a signature may be.
-_SECRET_VALUE = re.compile(r"://[^/\s@]*@|://\S*\?", re.IGNORECASE)
 
 
 def is_secret(setting: str) -> bool:
@@ -51,7 +50,7 @@ def is_secret(setting: str) -> bool:
 
 def is_shown(section: str, setting: str, value: str) -> bool:
     """Return whether a setting of the section `kafka`, `spark` or `storage` is known to hold no secret."""
-    if is_secret(setting) or _SECRET_VALUE.search(value):
+    if is_secret(setting) or with_locations_shown(value) != value:
         return False
     if section == "kafka":
         return setting in KAFKA_CLIENT_SETTINGS

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr
 
-from grouptrail.locations import normalized
+from grouptrail.locations import normalized, shown
 
 _LISTEN_ADDRESS = re.compile(r"(\[[\w.:%]+\]|[\w.-]+):\d{1,5}")
 
@@ -84,7 +84,7 @@ def _parse_group_seconds(value: Any) -> tuple[tuple[str, float], ...]:
 
 
 ClientSetting = Annotated[str | SecretStr, PlainValidator(_as_text)]
-Location = Annotated[str, Field(min_length=1), AfterValidator(normalized)]
+Location = Annotated[str, Field(min_length=1), AfterValidator(normalized), PlainSerializer(shown, when_used="json")]
 WarehouseLocation = Annotated[Location, AfterValidator(_check_warehouse)]
 SplitText = BeforeValidator(_split)
 Patterns = Annotated[tuple[str, ...], SplitText, AfterValidator(_check_patterns)]

@@ -164,6 +164,32 @@ def rows_of(table: str, max_record_bytes: int) -> RowsFunction:
     return rows
 
 
+PACKED_DDL = "table string, rows bigint, packed binary"
+
+
+def packed(max_record_bytes: int) -> RowsFunction:
+    """Return a function for `DataFrame.mapInArrow` that yields rows of all tables, many in each of `PACKED_DDL`."""
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        compressed = pa.ipc.IpcWriteOptions(compression="zstd")
+        for table, decoded in decode_batches(batches, max_record_bytes):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, decoded.schema, options=compressed) as stream:
+                stream.write(decoded)
+            yield pa.RecordBatch.from_pydict(
+                {"table": [table], "rows": [len(decoded)], "packed": [sink.getvalue().to_pybytes()]}
+            )
+
+    return rows
+
+
+def unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in those of `PACKED_DDL`, which are all of one table: a function for `DataFrame.mapInArrow`."""
+    for batch in batches:
+        for rows in batch.column("packed"):
+            yield from pa.ipc.open_stream(rows.as_buffer())
+
+
 @dataclass(frozen=True)
 class BatchReport:
     """The combined reports of all tasks of a micro-batch."""

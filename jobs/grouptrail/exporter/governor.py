@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from grouptrail.exporter.alias import Alias, alias_families
 from grouptrail.exporter.families import OTHER, STATUSES, group_families, other_families
-from grouptrail.exporter.labels import shorten, shorten_names
+from grouptrail.exporter.labels import label_values, with_label_values
 from grouptrail.exporter.text import Family, row_bytes
 from grouptrail.snapshot.patterns import is_allowed
 from grouptrail.snapshot.reader import Snapshot, most_rows
@@ -54,9 +54,9 @@ def governed(
     allowed = _allowed(snapshot, config)
     pattern = 0
     if allowed is not snapshot:
-        everything = shorten_names(snapshot, config.label_bytes)
+        everything = with_label_values(snapshot, config.label_bytes)
         pattern = _most_series(everything, _families(everything, config, aliases))
-    allowed = shorten_names(allowed, config.label_bytes)
+    allowed = with_label_values(allowed, config.label_bytes)
     wanted = _families(allowed, config, aliases)
     count = _most_series(allowed, wanted)
     pattern = max(0, pattern - count)
@@ -83,8 +83,10 @@ def groups_to_read(
     if config.granularity == "group":
         return ()
     # At granularity topic, few series may need many rows.
-    kept = _greatest(shorten_names(allowed, config.label_bytes), config, aliases, before, most_rows(config))
-    return {group for group in _groups(allowed) if shorten(group, config.label_bytes) in kept}
+    kept = _greatest(with_label_values(allowed, config.label_bytes), config, aliases, before, most_rows(config))
+    groups = list(_groups(allowed))
+    values = label_values(groups, config.label_bytes)
+    return {group for group, value in zip(groups, values, strict=True) if value in kept}
 
 
 def _families(snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias]) -> list[Family]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from grouptrail.config.tokens import read_token
 from grouptrail.console.progress import Log, print_now
-from grouptrail.errors import GrouptrailError
+from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.exporter.endpoints import CLOSED, Endpoints
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
@@ -152,7 +152,7 @@ class Exporter:
             cluster.jobs[_OWN_JOB] = JobState(is_running=True, restarts=cluster.jobs[_OWN_JOB].restarts + 1)
         # The output may be closed; metrics must be served anyway.
         with contextlib.suppress(OSError, ValueError):
-            self._log(f"metrics: {type(fault).__name__}: {fault}; restarting")
+            self._log(f"metrics: {type(fault).__name__}: {first_cause(fault)}; restarting")
 
     def _problem(self) -> str | None:
         """Return why no cluster is ready; None once one is: problems of one cluster do not affect the others."""
@@ -248,7 +248,7 @@ class _Cluster:
             fault = out_of_range(error)
         except Exception as error:
             # If this thread ended, old values would be served forever.
-            fault = f"{type(error).__name__}: {error}; report it"
+            fault = f"{type(error).__name__}: {first_cause(error)}; report it"
         self._errors += fault is not None
         if self.page is not None and time.time() - self.page.snapshot.made_at > STALE_SECONDS:
             self._show(self.page.snapshot.of([]))

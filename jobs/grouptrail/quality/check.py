@@ -256,7 +256,7 @@ def print_checked(checked: list[TableResult], warehouse: Warehouse, console: Con
     for one in checked:
         table.add_row(one.table, *one.figures, style="bold red" if one.failures else "")
     console.print(table)
-    console.print(f"cluster {displayed(warehouse.cluster)} in {warehouse.location}", markup=False, soft_wrap=True)
+    console.print(f"cluster {displayed(warehouse.cluster)} in {warehouse.shown}", markup=False, soft_wrap=True)
     for line in (line for one in checked for line in _remarks(one)):
         console.print(Text(line), soft_wrap=True)
     if empty := [one.table for one in checked if not one.rows and not one.failures]:

@@ -35,6 +35,10 @@ PLAN_COLUMNS = ["plan_type", "plan"]
 """The columns of EXPLAIN, whose cells have many lines."""
 
 _FILE_WIDTH = 100_000
+_LINE_END = "\r\n"
+# A spreadsheet takes a text for a formula that begins so, also behind a tab or a line break.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _LEAST_WIDE_COLUMN = 30
 # An underscore within a word is none.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_+|_+(?!\w)")
@@ -55,13 +59,38 @@ def write_json(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
         out.write(harmless_json(encode(dict(zip(names, row, strict=True)))) + "\n")
 
 
-def write_csv(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
-    """Write CSV with a header; null is an empty field. Control characters are escaped only on a terminal."""
+def write_csv(names: list[str], rows: Iterable[Row], out: TextIO, *, guard: bool = False) -> None:
+    """Write CSV with a header; null is an empty field. Control characters are escaped only on a terminal.
+
+    With `guard`, a text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     shown = harmless if out.isatty() else str
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
+    text = _guarded if guard else _cell
+    writer = _csv_writer(out)
+    writer.writerow([shown(text(name)) for name in names])
     for row in rows:
-        writer.writerow(["" if value is None else shown(_cell(value)) for value in row])
+        writer.writerow(["" if value is None else shown(text(value)) for value in row])
+
+
+class _ShortLineEnds:
+    """Writes rows that end in CR and LF with LF alone."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, row: str) -> None:
+        self._out.write(f"{row.removesuffix(_LINE_END)}\n")
+
+
+def _csv_writer(out: TextIO) -> Any:
+    """Return a writer of lines that quotes CR, too: the writer quotes only what may end its lines."""
+    return csv.writer(_ShortLineEnds(out), lineterminator=_LINE_END)
+
+
+def _guarded(value: Any) -> str:
+    cell = _cell(value)
+    is_formula = cell.startswith(_FORMULA_STARTS) and not _is_number(value) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def write_markdown(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
@@ -79,7 +108,8 @@ def markdown_text(text: str) -> str:
 def write_reset_offsets(names: list[str], rows: Iterable[Row], out: TextIO) -> None:
     """Write lines of topic, partition and offset for kafka-consumer-groups --reset-offsets --from-file.
 
-    Raises QueryError if a query's columns lack them."""
+    Control characters are escaped only on a terminal. Raises QueryError if a query's columns lack them.
+    """
     wanted = ("topic", "partition", "committed_offset")
     lacking = [name for name in wanted if name not in names]
     if lacking:
@@ -88,9 +118,10 @@ def write_reset_offsets(names: list[str], rows: Iterable[Row], out: TextIO) -> N
             "as in SELECT * FROM offsets_as_of('billing', now())"
         )
     places = [names.index(name) for name in wanted]
-    writer = csv.writer(out, lineterminator="\n")
+    shown = harmless if out.isatty() else str
+    writer = _csv_writer(out)
     for row in rows:
-        writer.writerow([row[place] for place in places])
+        writer.writerow(["" if row[place] is None else shown(_cell(row[place])) for place in places])
 
 
 def save_parquet(schema: Schema, batches: Iterable[RecordBatch], path: Path) -> None:
@@ -136,8 +167,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
     """Write the rows as a table, or one column per line if they are too wide for the terminal."""
     console = console_on(out)
+    is_plan = names == PLAN_COLUMNS
+    names = [harmless(name) for name in names]  # a query may give a column any name
     # EXPLAIN returns cells of many lines; in other cells a line break could forge rows.
-    cells = [[displayed(value, keep_lines=names == PLAN_COLUMNS) for value in row] for row in shown]
+    cells = [[displayed(value, keep_lines=is_plan) for value in row] for row in shown]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     if sum(min(width, _LEAST_WIDE_COLUMN) + 3 for width in widths) <= console.width:
         _write_wide(names, shown, cells, console)

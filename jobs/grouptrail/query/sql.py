@@ -166,7 +166,7 @@ def print_tables(warehouse: Warehouse, out: TextIO, *, format: RowsFormat = "tab
         return
     console = console_on(out)
     console.print(FittedTable([(_line(one), "") for one in summaries], (), ("rows", "files", "size"), (_ABOUT,)))
-    console.print(f"in {warehouse.location}\n", markup=False, soft_wrap=True)
+    console.print(f"in {warehouse.shown}\n", markup=False, soft_wrap=True)
     views = [
         ({"view": view.signature, _ABOUT: first_sentence(view.about)}, "") for view in contracts.views().values()
     ]

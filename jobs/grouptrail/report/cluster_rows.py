@@ -150,7 +150,7 @@ def newest_data(tables: SqlSnapshot, warehouse: Warehouse) -> tuple[datetime, da
     times = newest_times(tables, warehouse.cluster, RECORDED | {"generations": "started_at"})
     if not times:
         raise QueryError(
-            f"nothing has landed of cluster {warehouse.cluster} under {warehouse.location} yet: "
+            f"nothing has landed of cluster {warehouse.cluster} under {warehouse.shown} yet: "
             "run `grouptrail run`, or check --cluster or --warehouse"
         )
     return max(times.values()), times.get("consumer_lag")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
 from grouptrail.errors import GrouptrailError
-from grouptrail.locations import is_uri
+from grouptrail.locations import is_uri, shown
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.spark.java import JavaError, cache_folder, find_java
 from grouptrail.storage.engines.choice import rule
@@ -72,6 +72,12 @@ def print_findings(findings: Iterable[Finding], out: TextIO, *, format: RowsForm
         names = [field.name for field in fields(Finding)]
         write_rows(names, (astuple(finding) for finding in printed), out, format=format)
     return all(finding.status != "FAIL" for finding in printed)
+
+
+def check_settings(config: Config) -> Iterator[Finding]:
+    """Report what is wrong with where the settings come from."""
+    if config.warning is not None:
+        yield Finding("warn", "settings", config.warning)
 
 
 def check_python(_config: Config) -> Iterator[Finding]:
@@ -152,12 +158,13 @@ def check_engine(config: Config) -> Iterator[Finding]:
 
 def check_warehouse(config: Config) -> Iterator[Finding]:
     """Check that a local warehouse can be written and has free space, or that an object store can be reached."""
+    place = shown(config.warehouse)
     if is_uri(config.warehouse):
         if reason := store_fault(config.warehouse, config.storage_options()):
             remedy = "check --warehouse, [storage] and the access rights"
-            yield Finding("FAIL", "warehouse", f"{config.warehouse} cannot be reached ({reason}): {remedy}")
+            yield Finding("FAIL", "warehouse", f"{place} cannot be reached ({reason}): {remedy}")
         else:
-            yield Finding("ok", "warehouse", f"{config.warehouse}: reachable; write access is not tested")
+            yield Finding("ok", "warehouse", f"{place}: reachable; write access is not tested")
         return
     folder = _nearest(config.warehouse)
     try:
@@ -165,10 +172,10 @@ def check_warehouse(config: Config) -> Iterator[Finding]:
             pass
     except OSError as error:
         remedy = "make it writable, or name another with --warehouse"
-        yield Finding("FAIL", "warehouse", f"{config.warehouse}: {folder}: {error.strerror}: {remedy}")
+        yield Finding("FAIL", "warehouse", f"{place}: {folder}: {error.strerror}: {remedy}")
         return
     state = "can be written" if folder == Path(config.warehouse) else "will be made by the first run"
-    yield Finding("ok", "warehouse", f"{config.warehouse} {state}")
+    yield Finding("ok", "warehouse", f"{place} {state}")
     yield _disk(folder)
 
 
@@ -277,6 +284,7 @@ def _retention(minutes: float | None, assumed: float) -> Finding:
 
 
 CHECKS: tuple[Check, ...] = (
+    check_settings,
     check_python,
     check_java,
     check_versions,

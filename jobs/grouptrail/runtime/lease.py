@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
-from grouptrail.locations import is_uri, leads_out
+from grouptrail.locations import is_uri, leads_out, shown
 from grouptrail.spark import hadoop
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Lease:
     def take(self, log: Log) -> None:
         """Take the lease. Raises AlreadyRunningError if its holder renews it, or another driver is quicker."""
         if before := self._file.read():
-            log(f"job {self._job}: {self._file.path} exists: waiting to see whether its holder renews it")
+            log(f"job {self._job}: {shown(self._file.path)} exists: waiting to see whether its holder renews it")
             waited = 0.0
             while waited < EXPIRE_SECONDS and (now := self._file.read()) is not None:
                 if now != before:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console.progress import Log, print_now
 from grouptrail.jobs import Job, jobs_for
+from grouptrail.locations import shown
 from grouptrail.runtime.lease import sole_driver
 from grouptrail.runtime.warehouses import context_of, session_settings, warehouse_of
 from grouptrail.spark.session import session
@@ -42,5 +43,5 @@ def _recover(warehouse: Warehouse, config: Config, job: Job, log: Log, *, by_nam
     start = job.start_after_loss(context_of(job, config, warehouse, log))
     aside = checkpoint.put_aside()
     checkpoint.write_start(start)
-    old = f"the old checkpoint is {aside}" if aside else "there was no checkpoint"
+    old = f"the old checkpoint is {shown(aside)}" if aside else "there was no checkpoint"
     log(f"{job.name}: the next run begins where its tables end; {old}")

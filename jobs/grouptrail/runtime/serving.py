@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console import signals
 from grouptrail.console.progress import Log, print_now
+from grouptrail.locations import shown
 from grouptrail.query.clusters import UnknownClusterError
 from grouptrail.runtime.warehouses import stored, warehouse_of
 from grouptrail.web.pages import Pages
@@ -55,7 +56,7 @@ def serve(configs: Sequence[Config], log: Log = print_now) -> None:
     await_end = signals.ending()
     configs = stored_clusters(configs, log)
     with exporter_with_pages(configs, log) as exporter:
-        log(f"serving {exporter.url}/metrics from {configs[0].warehouse}")
+        log(f"serving {exporter.url}/metrics from {shown(configs[0].warehouse)}")
         if exporter.serves_pages:
             log(f"web pages: {exporter.url}/")
         received = await_end()

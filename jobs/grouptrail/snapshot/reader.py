@@ -555,7 +555,7 @@ class SnapshotReader:
             return None
         progress = stored.progress
         if not len(progress):
-            place = f"under {self._warehouse.location} for cluster {self._cluster.name}"
+            place = f"under {self._warehouse.shown} for cluster {self._cluster.name}"
             return self._other_clusters() or f"nothing of __consumer_offsets has landed {place}"
         if sampled_at is not None and not has_lag:
             return (

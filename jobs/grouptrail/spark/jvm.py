@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 from grouptrail.config import without_settings
 
@@ -28,6 +28,9 @@ _LOOK_EVERY_SECONDS = 0.1
 _STOP_SECONDS = 0.2
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+_STDERR = 2
+_BYTES_A_READ = 1 << 16
 
 _processes: list[subprocess.Popen[bytes]] = []
 _is_ended = False
@@ -94,9 +97,12 @@ def _launch(settings: Mapping[str, str]) -> tuple[int, str]:
         # Signal handlers run in the main thread: they cannot interrupt this halfway.
         with ThreadPoolExecutor(1) as pool:
             process = pool.submit(_spawn, command, without_settings(os.environ) | environment).result()
+        stderr = threading.Thread(target=_pass_on, args=(process.stderr,), name="jvm-stderr", daemon=True)
+        stderr.start()
         while process.poll() is None and not connection.is_file():
             time.sleep(_LOOK_EVERY_SECONDS)
         if not connection.is_file():
+            stderr.join(_STOP_SECONDS)  # it has the reason
             raise RuntimeError("Java gateway process exited before sending its port number")
         return _read_connection(connection)
 
@@ -109,10 +115,23 @@ def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> subprocess
             command,
             env=environment,
             stdin=subprocess.PIPE,  # the JVM ends when it is closed
+            stderr=subprocess.PIPE,
             preexec_fn=_ignore_interrupts,  # noqa: PLW1509
         )
         _processes.append(process)
         return process
+
+
+def _pass_on(stderr: IO[bytes]) -> None:
+    """Write what the JVM and its workers print to this process's stderr.
+
+    After a kill -9 of this process nobody reads it any more: threads that still run while Java ends would print stack
+    traces on a terminal or in a log where the next run begins.
+    """
+    while data := os.read(stderr.fileno(), _BYTES_A_READ):
+        with contextlib.suppress(OSError):
+            while data:
+                data = data[os.write(_STDERR, data) :]
 
 
 def _write_private(path: Path, text: str) -> None:

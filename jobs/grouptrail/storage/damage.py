@@ -25,7 +25,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from grouptrail.errors import first_cause
-from grouptrail.locations import is_uri, leads_out
+from grouptrail.locations import is_uri, leads_out, shown, with_locations_shown
 from grouptrail.storage.errors import DamagedFileError, UnreadableTableError
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import READ_ERRORS, open_table, panics_as_errors, supports
@@ -204,7 +204,7 @@ def out_of_range(error: OverflowError) -> str:
 
 
 def _said(location: str, path: str, reason: str) -> str:
-    return f"{_local_folder(location) or location}/{path} is damaged ({reason})"
+    return f"{_local_folder(location) or shown(location)}/{path} is damaged ({with_locations_shown(reason)})"
 
 
 def of_files(table: DeltaTable, paths: Collection[str], folder: str) -> DeltaTable:

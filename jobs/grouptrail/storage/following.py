@@ -286,6 +286,6 @@ class TableQuery:
             batches.append(rows)
             version += 1
         if len(batches) == 1 and not self._rows.has(version - 1):
-            path = self._appends.table.path
+            path = self._appends.table.shown
             raise TableError(f"{path} was deleted or replaced while its appends were read: restore it")
         return pa.concat_tables(batches), version

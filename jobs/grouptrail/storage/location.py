@@ -8,6 +8,7 @@ from typing import Any
 
 from grouptrail import contracts
 from grouptrail.contracts import Table as Contract
+from grouptrail.locations import shown
 
 
 @dataclass(frozen=True)
@@ -19,10 +20,15 @@ class TableLocation:
     """
 
     name: str
-    path: str
-    options: Mapping[str, str]
+    path: str = field(repr=False)
+    options: Mapping[str, str] = field(repr=False)
     cluster: str
     shared: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> str:
+        """The path as it may be printed."""
+        return f"{shown(self.path.removesuffix(f'/{self.name}'))}/{self.name}"
 
     @property
     def contract(self) -> Contract:

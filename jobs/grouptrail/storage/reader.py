@@ -13,7 +13,7 @@ from arro3.core import DataType
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from grouptrail.locations import is_uri
+from grouptrail.locations import is_uri, with_locations_shown
 from grouptrail.storage.errors import UnreadableTableError
 from grouptrail.storage.location import TableLocation
 
@@ -59,7 +59,7 @@ def open_table(table: TableLocation, version: int | None = None) -> OpenTable | 
     except TableNotFoundError:
         return None
     except READ_ERRORS as error:
-        raise UnreadableTableError(table.path, one_line(str(error))) from error
+        raise UnreadableTableError(table.shown, one_line(str(error))) from error
 
 
 def is_clustered(table: OpenTable) -> bool:
@@ -157,9 +157,9 @@ def _store_reason(message: str) -> str:
     plain = re.sub(r"\x1b\[[\d;]*m", "", message)
     said = re.search(r"<Message>(.*?)</Message>", plain, re.DOTALL)
     if said:
-        return said[1].strip().rstrip(".")
+        return with_locations_shown(said[1].strip().rstrip("."))
     lines = [line.strip(" ↳") for line in plain.splitlines() if line.strip()]
-    return lines[-1][:200].rstrip(".:? ") if lines else "no reason given"
+    return with_locations_shown(lines[-1])[:200].rstrip(".:? ") if lines else "no reason given"
 
 
 _BACKTRACE = re.compile(r"\s*(\d+: |at \S+:\d+)")
@@ -172,7 +172,7 @@ def one_line(message: str) -> str:
     text = parser[1] if parser else message
     text = re.sub(r"^((Error during planning|Schema error|External error|Arrow error|Internal error): )+", "", text)
     lines = [line.strip(" ↳") for line in text.splitlines() if line.strip() and not _BACKTRACE.match(line)]
-    return " ".join(lines)[:300].rstrip(".:? ") or "no reason given"
+    return with_locations_shown(" ".join(lines))[:300].rstrip(".:? ") or "no reason given"
 
 
 def column_names(table: OpenTable) -> set[str]:

@@ -88,7 +88,7 @@ def select_arrow(
         for batch in run(f"SELECT {', '.join(columns)} FROM {name} WHERE {_ours(location)} {rest}"):
             yield pa.Table.from_batches([pa.record_batch(batch)]).cast(schema)
     except READ_ERRORS as error:
-        raise TableError(f"{location.path} cannot be read: {first_cause(error)}") from error
+        raise TableError(f"{location.shown} cannot be read: {first_cause(error)}") from error
 
 
 def _ours(table: TableLocation) -> str:
@@ -292,7 +292,7 @@ class OpenTables:
         try:
             rows = pa.table(self._engine.rows(query))
         except READ_ERRORS as error:
-            paths = ", ".join(location.path for location in self._locations.values())
+            paths = ", ".join(location.shown for location in self._locations.values())
             raise TableError(f"{paths} cannot be read: {first_cause(error)}") from error
         plain = [pa.field(field.name, _plain(field.type)) for field in rows.schema]
         return rows.cast(pa.schema(plain))
@@ -348,7 +348,7 @@ class OpenTables:
         missing = [column for column in self._columns[name] if column not in there | later]
         if missing:
             raise TableError(
-                f"{self._locations[name].path} has no column {missing[0]}: an older grouptrail made it; "
+                f"{self._locations[name].shown} has no column {missing[0]}: an older grouptrail made it; "
                 "`grouptrail run` of this version adds what is missing"
             )
 

@@ -64,7 +64,7 @@ def sort_new_files(table: TableLocation) -> None:
             added += _write(rows_of_run, table, prefix=_RUN if is_run else _REST)
             count += len(rows_of_run)
         if all(file.rows is not None for file in files) and count != sum(file.rows or 0 for file in files):
-            raise TableError(f"{table.path}: its files have {count:,} rows, which is not what its log says")
+            raise TableError(f"{table.shown}: its files have {count:,} rows, which is not what its log says")
         _commit(table, added, {file.path: file.size for file in files})
         release_memory()
 

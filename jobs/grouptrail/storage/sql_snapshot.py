@@ -132,7 +132,7 @@ def missing_table(warehouse: Warehouse, name: str) -> QueryError:
     """Return the error of a query of a table that does not exist."""
     if name in contracts.tables():
         return QueryError(
-            f"nothing has landed in {name} under {warehouse.location} yet: run `grouptrail run`, or check --warehouse"
+            f"nothing has landed in {name} under {warehouse.shown} yet: run `grouptrail run`, or check --warehouse"
         )
     return QueryError(no_such_table(name))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from grouptrail.storage.engines.spark import overwriting, table_in_sql
@@ -15,6 +17,8 @@ from grouptrail.storage.unclustering import remove_clustering
 if TYPE_CHECKING:
     from delta.tables import DeltaMergeBuilder
     from pyspark.sql import DataFrame
+
+_TIME = "record_at"
 
 
 def size(table: Table) -> tuple[int, int]:
@@ -62,21 +66,29 @@ def vacuum(table: Table) -> None:
         remove_old_logs(there, table_folder(table.path, table.location.options))
 
 
-def move(rows: DataFrame, *, source: Table, target: Table) -> None:
-    """Insert rows into a table and delete those with the same key from another one.
+def move(rows: Sequence[tuple[Table, DataFrame]], *, source: Table) -> None:
+    """Insert rows of records of one cluster into tables, and delete those with the same key from another one.
 
-    They are inserted first, unless the target has their key: after an interruption it can be repeated.
+    They are inserted first, unless a target has their key: after an interruption it can be repeated.
     """
-    _merger(target, rows).whenNotMatchedInsertAll().execute()
-    _merger(source, rows).whenMatchedDelete().execute()
+    for target, inserted in rows:
+        _merger(target, inserted).whenNotMatchedInsertAll().execute()
+    keys = [inserted.select(*source.contract.key, _TIME) for _, inserted in rows]
+    _merger(source, reduce(lambda some, others: some.union(others), keys)).whenMatchedDelete().execute()
 
 
 def _merger(table: Table, rows: DataFrame) -> DeltaMergeBuilder:
     from delta.tables import DeltaTable as JavaTable
+    from pyspark.sql import functions as F
 
-    same = " AND ".join(f"there.{column} = row.{column}" for column in table.contract.key)
+    same = [f"there.{column} = row.{column}" for column in table.contract.key]
+    # A record has the same time in each table: files of other times need not be read.
+    bounds = [bound(_TIME).cast("string") for bound in (F.min, F.max)]
+    first, last = rows.select(*bounds).collect()[0]
+    if first is not None:
+        same.append(f"there.{_TIME} BETWEEN TIMESTAMP '{first}' AND TIMESTAMP '{last}'")
     there = JavaTable.forPath(rows.sparkSession, table.path)
-    return there.alias("there").merge(rows.alias("row"), same)
+    return there.alias("there").merge(rows.alias("row"), " AND ".join(same))
 
 
 def register(table: Table, catalog_name: str) -> str | None:

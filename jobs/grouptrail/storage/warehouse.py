@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from grouptrail.locations import is_uri
+from grouptrail.locations import is_uri, shown
 from grouptrail.storage import reader
 from grouptrail.storage.engines.choice import EngineName, choose, running
 from grouptrail.storage.errors import TableError
@@ -33,10 +33,10 @@ class Warehouse:
     into other processes. `only` is the engine to use whatever the rule (`engines.choice`) says, for tests.
     """
 
-    location: str
+    location: str = field(repr=False)
     cluster: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    checkpoints: str = ""
+    checkpoints: str = field(default="", repr=False)
     spark: SparkSession | None = field(default=None, repr=False, compare=False)
     only: EngineName | None = None
 
@@ -59,6 +59,11 @@ class Warehouse:
     def of_cluster(self, cluster: str) -> Warehouse:
         """Return the tables of another cluster, without its checkpoints."""
         return replace(self, cluster=cluster, checkpoints="")
+
+    @property
+    def shown(self) -> str:
+        """The location as it may be printed."""
+        return shown(self.location)
 
     @property
     def session(self) -> SparkSession:
@@ -98,7 +103,7 @@ class Warehouse:
         if is_uri(self.location):
             if reason := reader.store_fault(self.location, self.options):
                 raise TableError(
-                    f"the warehouse {self.location} cannot be reached ({reason}): "
+                    f"the warehouse {self.shown} cannot be reached ({reason}): "
                     "check --warehouse, [storage] and the access rights"
                 )
             return
@@ -108,14 +113,14 @@ class Warehouse:
                 pass
         except OSError as error:
             raise TableError(
-                f"the warehouse {self.location} cannot be written ({error.strerror}): "
+                f"the warehouse {self.shown} cannot be written ({error.strerror}): "
                 "choose another with --warehouse, or grant the right to write there"
             ) from error
 
     def check_exists(self) -> None:
         """Like `check`, for commands that need tables: raises TableError where there is no folder."""
         if not is_uri(self.location) and not Path(self.location).is_dir():
-            raise TableError(f"there is no warehouse {self.location}: check --warehouse, or run grouptrail run first")
+            raise TableError(f"there is no warehouse {self.shown}: check --warehouse, or run grouptrail run first")
         self.check()
 
 

@@ -407,6 +407,10 @@ class SqlQuery(SqlParameters):
         description="json: one object; jsonl: an object a line; csv; markdown; parquet; reset-offsets: the CSV that "
         "`kafka-consumer-groups --from-file` reads.",
     )
+    guard: bool = Field(
+        default=True,
+        description="Whether in csv an apostrophe begins each text that a spreadsheet would take for a formula.",
+    )
 
 
 class SqlColumn(Answer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TextIO
 from urllib.parse import quote, urlencode
@@ -86,12 +87,13 @@ def _parquet(result: QueryResult) -> bytes:
 
 
 _DOWNLOADS: dict[str, _Download] = {
-    "csv": _Download("text/csv; charset=utf-8", "csv", _text(write_csv)),
+    "csv": _Download("text/csv; charset=utf-8", "csv", _text(partial(write_csv, guard=True))),
     "jsonl": _Download("application/jsonl; charset=utf-8", "jsonl", _text(write_json)),
     "markdown": _Download("text/markdown; charset=utf-8", "md", _text(write_markdown)),
     "parquet": _Download("application/vnd.apache.parquet", "parquet", _parquet),
     "reset-offsets": _Download("text/csv; charset=utf-8", "csv", _text(write_reset_offsets)),
 }
+_UNGUARDED = {"csv": _Download("text/csv; charset=utf-8", "csv", _text(write_csv))}
 
 
 class _Queries:
@@ -167,7 +169,7 @@ def sql_pages(clusters: Sequence[ServedCluster], web: WebConfig) -> Blueprint:
         if query.format == "json":
             return json_answer(_answer(queries.cluster(query).name, result))
         try:
-            return _download(query.format, result)
+            return _download(query.format, result, is_guarded=query.guard)
         except QueryError as error:
             raise PageError(HTTPStatus.BAD_REQUEST, str(error)) from error
 
@@ -209,8 +211,8 @@ def _answer(cluster: str, result: QueryResult) -> SqlRows:
     )
 
 
-def _download(format: Export, result: QueryResult) -> Response:
-    download = _DOWNLOADS[format]
+def _download(format: Export, result: QueryResult, *, is_guarded: bool) -> Response:
+    download = (_DOWNLOADS if is_guarded else _DOWNLOADS | _UNGUARDED)[format]
     headers = {
         "Content-Disposition": f'attachment; filename="grouptrail.{download.ending}"',
         "X-Grouptrail-Is-Cut": str(result.is_cut).lower(),

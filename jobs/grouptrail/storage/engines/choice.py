@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Literal
 
+from grouptrail.locations import shown
 from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.reader import supports
 
@@ -45,14 +46,14 @@ def choose(
     is_little = rows <= allowed * MOST_ROWS and size_bytes <= MOST_BYTES
     chosen: EngineName = "delta-rs" if supports(location) and is_little else "spark"
     chosen = only or chosen
-    _log.debug("%s: %s rows, %s bytes: %s", location, f"{rows:,}", f"{size_bytes:,}", chosen)
+    _log.debug("%s: %s rows, %s bytes: %s", shown(location), f"{rows:,}", f"{size_bytes:,}", chosen)
     return chosen
 
 
 def running(spark: SparkSession | None, location: str) -> SparkSession:
     """Return the session, for work at a location that only Spark can do. Raises NeedsSparkError if none runs."""
     if spark is None:
-        raise NeedsSparkError(f"{location} can only be used with Spark, which does not run here")
+        raise NeedsSparkError(f"{shown(location)} can only be used with Spark, which does not run here")
     return spark
 
 

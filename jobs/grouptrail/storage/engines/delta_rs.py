@@ -47,7 +47,7 @@ class DeltaRs:
         there = create_if_missing(table)
         remove_clustering(table, there, None)
         if not has_columns(there, table_schema(table.name)):
-            raise NeedsSparkError(f"{table.path} lacks columns of this version: `grouptrail run` adds them")
+            raise NeedsSparkError(f"{table.shown} lacks columns of this version: `grouptrail run` adds them")
 
     def append(self, table: TableLocation, rows: Rows, once: Once | None) -> None:
         """Append rows, unless `once` has been done: as files that Arrow writes."""

@@ -123,7 +123,7 @@ class Spark:
         if isinstance(rows, pa.Table):
             return self.session.createDataFrame(with_all_columns(rows, table)).coalesce(1)
         if callable(rows):
-            raise TypeError(f"{table.path}: files can only be written to a store that delta-rs supports")
+            raise TypeError(f"{table.shown}: files can only be written to a store that delta-rs supports")
         frame: DataFrame = rows
         return frame
 
@@ -152,7 +152,7 @@ class Spark:
         ]
         if differing:
             raise TableVersionError(
-                f"table {table.path} does not fit this version of grouptrail ({'; '.join(differing)}): "
+                f"table {table.shown} does not fit this version of grouptrail ({'; '.join(differing)}): "
                 "use another warehouse, or the version that wrote it"
             )
         missing = [column for column in contract.columns if column.name not in there]
