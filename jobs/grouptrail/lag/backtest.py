@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import COLUMNS, TABLE
-from grouptrail.lag.index import UNKNOWN, PartitionIndex, at_numbers, floats, ints, moment, whole
+from grouptrail.lag.index import UNKNOWN, Bools, PartitionIndex, at_numbers, floats, ints, moment, whole
 from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, are_of_other_log, keeps_up, matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
@@ -113,7 +113,7 @@ def replay(
                 lost=lost,
                 lag_seconds=seconds,
                 commit_seconds=quiet,
-                is_empty=_empty(rows),
+                is_empty=_were_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
                 held_back=_held_back(rows),
                 usual_seconds=floats(rows["usual_wait_seconds"]),
@@ -152,20 +152,20 @@ def _held_back(rows: pa.Table) -> pa.Array:
     return whole(pc.if_else(is_held, rows["status_reason"], None))
 
 
-def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _were_empty(rows: pa.Table) -> Bools:
     """Return whether the members had left on purpose, as far as the stored rows show.
 
     EMPTY says so. OK of an Empty group may, if the group had caught up; otherwise EMPTY would have been the status.
     """
     stored = zip(*(rows[name].to_pylist() for name in ("status", "group_state", "status_reason", "lag")), strict=True)
-    return np.array([_was_empty(*one) for one in stored], bool)
-
-
-def _was_empty(status: str, group_state: str | None, reason: str | None, lag: int | None) -> bool:
-    if status == "EMPTY":
-        return True
-    had_caught_up = not lag or (reason or "").startswith(CAUGHT_UP)
-    return status == "OK" and group_state == "Empty" and had_caught_up
+    return np.array(
+        [
+            status == "EMPTY"
+            or (status == "OK" and state == "Empty" and (not lag or (reason or "").startswith(CAUGHT_UP)))
+            for status, state, reason, lag in stored
+        ],
+        bool,
+    )
 
 
 def backtest(

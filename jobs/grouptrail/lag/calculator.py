@@ -83,7 +83,9 @@ _MICROS = 1_000_000
 _LAST_TIME = 253_402_300_800 * _MICROS
 
 # The columns of `log_offsets` that entries need.
-_OF_LOGS = (*("topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"),)
+_OF_LOGS = ["topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"]
+
+_NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 # So many entries at a time stay in the processor's cache, and take little memory.
 _ENTRIES_AT_A_TIME = 1 << 16
@@ -374,7 +376,8 @@ class LagCalculator:
             rows, lag = self._rows(entries, context, names)
             tables.append(rows)
             if fetch_records is not None and len(due) < MOST_QUERIES:
-                due += self._unread.due(entries, lag, _is_not_progressing(rows))
+                is_stuck = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
+                due += self._unread.due(entries, lag, is_stuck)
         if fetch_records is not None and due:
             is_changed = np.full(self._index.position_count, False)
             is_changed[self._unread.query(due, sampled.at, fetch_records)] = True
@@ -387,7 +390,8 @@ class LagCalculator:
         """Return the rows of `consumer_lag` for entries with these columns, and their lag."""
         is_ignored = self._are_ignored(entries, context)
         lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
-        first = self._first_records(entries, lag, context)
+        wanted = _first_unread(entries, lag, context)
+        first = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
         lag = self._without_unreadable(entries, lag, first, context)
         age = self._age(entries, lag, first)
         silent, waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
@@ -466,11 +470,6 @@ class LagCalculator:
         known = {at: record for at, record in self._first.items() if record is not None}
         answers = {**known, **fetch_records([at for at in wanted if at not in known])}
         self._first = {at: answers[at] for at in wanted if at in answers}
-
-    def _first_records(self, entries: Entries, lag: Lag, context: _Context) -> dict[int, FirstRecord | None]:
-        """Return the first unread records of exact groups by entry, as far as they are known."""
-        wanted = _first_unread(entries, lag, context)
-        return {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
 
     def _without_unreadable(
         self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None], context: _Context
@@ -584,7 +583,7 @@ class LagCalculator:
             entries.positions,
             entries.partitions,
             committed=committed,
-            committed_at=_commit_times(entries),
+            committed_at=ints(_commit_at(entries.commits)),
             lag=lag.readable,
             keeps_up=self._keeps_up(entries.partitions, committed, lag.readable),
         )
@@ -616,14 +615,6 @@ class LagCalculator:
         return silent, waits, judge(self._window, now, self._rules.thresholds)
 
 
-_NOT_PROGRESSING = ("STOP", "STALL", "WARN")
-
-
-def _is_not_progressing(rows: pa.Table) -> Bools:
-    is_stuck: Bools = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
-    return is_stuck
-
-
 def _without_offsets(owned: pa.Table) -> pa.Table:
     """Return owned positions as commits without an offset."""
     given = {field.name: owned[field.name].cast(READ.field(field.name).type) for field in OWNED}
@@ -641,12 +632,8 @@ def _first_unread(entries: Entries, lag: Lag, context: _Context) -> dict[int, Re
 
 
 def _commit_at(commits: pa.Table) -> pa.ChunkedArray:
+    """Return the commit times as `consumer_lag` shows them."""
     return pc.coalesce(commits["commit_at"], commits["record_at"])
-
-
-def _commit_times(entries: Entries) -> Ints:
-    """Return the commit times (microseconds) as `consumer_lag` shows them."""
-    return ints(_commit_at(entries.commits))
 
 
 def _with_sample_time(logs: pa.Table, at: int) -> pa.Table:

@@ -51,7 +51,7 @@ class UsualWaits:
         """Start a sample (microseconds) of at most this many positions, in place of one of the same time."""
         if at != self.newest.at:
             usual, last = self._waits(np.arange(count))
-            newest, gone = self.newest, ~_lengthened(self.newest.is_there, count)
+            newest, gone = self.newest, ~lengthened(self.newest.is_there, count)
             committed, silent = (lengthened(column, count) for column in (newest.committed, newest.silent))
             is_known = committed != UNKNOWN
             self._committed = np.where(is_known, committed, lengthened(self._committed, count))
@@ -97,12 +97,6 @@ class UsualWaits:
         has_moved = (committed > before) & (before != UNKNOWN)
         ended = np.where(ended < _LEAST_MICROS, 0, ended)
         return np.where(has_moved, np.minimum(last, ended), usual), np.where(has_moved, ended, last)
-
-
-def _lengthened(column: Bools, count: int) -> Bools:
-    longer = np.full(max(count, len(column)), False)
-    longer[: len(column)] = column
-    return longer
 
 
 def _micros(seconds: Floats) -> Ints:

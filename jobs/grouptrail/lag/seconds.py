@@ -107,10 +107,6 @@ class LogEnds:
             sample.ends[partitions[partitions < len(sample.ends)]] = UNKNOWN
         self._rows = None
 
-    def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
-        """Return the ages of the records at these offsets at the times `now` (microseconds), one for each."""
-        return self.written(partitions, offsets).age(now)
-
     def written(self, partitions: Ints, offsets: Ints) -> Written:
         """Return when the records at these offsets were written, as far as the samples show."""
         count = int(partitions.max(initial=-1)) + 1

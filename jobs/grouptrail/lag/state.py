@@ -99,7 +99,8 @@ class LagState:
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
-        self._has_new_commits = True
+        self.has_new_commits = True
+        """Whether there are commits that `commits` has not returned."""
         self._failure = ""
         self._has_news = False
         self._computed: pa.Table | None = None
@@ -146,15 +147,10 @@ class LagState:
             self._has_news = True
         return lag
 
-    @property
-    def has_new_commits(self) -> bool:
-        """Whether there are commits that `commits` has not returned."""
-        return self._has_new_commits
-
     def commits(self) -> tuple[pa.Table, SourceVersion]:
         """Return the newest commits in the tables, as rows of `committed_offsets`, and what they were read of."""
         with self._lock:
-            self._has_new_commits = False
+            self.has_new_commits = False
             known = self._calculator or self._prepared or self._with_commits()
             assert self._commits is not None
             return to_stored(known.positions.in_tables()), self._commits.read_to
@@ -218,7 +214,7 @@ class LagState:
         for commits in self._commits.fresh():
             count += len(commits)
             calculator.positions.add(after(commits, known))
-        self._has_new_commits |= count > 0
+        self.has_new_commits |= count > 0
         return count > 0
 
     def _resume(self, *, before: int) -> None:

@@ -260,9 +260,6 @@ class Window:
             first_lag=first_lag,
         )
 
-    def _is_thinned(self, newest: Sample) -> bool:
-        return bool(self._times) and newest.at - self._times[-1] < self._micros / _SAMPLES_A_WINDOW
-
     def _note(self, sample: Sample) -> None:
         """Note what a sample shows that a later one follows, and keep it unless the one kept before is too close."""
         count, at, past = len(self._all.partitions), sample.at, self._all
@@ -272,7 +269,7 @@ class Window:
         )
         past.partitions = np.where(partitions != UNKNOWN, partitions, past.partitions)
         self._rewinds.append(_rewinds(np.arange(count), committed, past))
-        if not self._is_thinned(sample):
+        if not self._times or at - self._times[-1] >= self._micros / _SAMPLES_A_WINDOW:
             self._keep(at, committed, lag)
         has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
         past.caught_up_at[has_lag & (lag <= self._allowed_lag)] = at
