@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.history.assignors import Subscriber, explain
+from grouptrail.history.assignors import explain
+from grouptrail.history.subscriber import Subscriber
 from support.fold_records import HOUR, classic, fold, member, subscription
 
 

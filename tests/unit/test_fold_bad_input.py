@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grouptrail.history.evidence import CAUSES, REMOVALS, Evidence, RemovalEvidence
+from grouptrail.history.evidence import Evidence, RemovalEvidence
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
@@ -95,7 +95,7 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
         [classic(1, 1_000, 9, {"a": {"orders": [0, 1]}}), *tombstone, classic(5, 3_000, 1, {"a": ORDERS_0})]
     )
     ended, why = (
-        (2_000, REMOVALS[RemovalEvidence.HAD_MEMBERS])
+        (2_000, RemovalEvidence.HAD_MEMBERS.value)
         if with_tombstone
         else (3_000, "recreated: its removal is not in the log")
     )
@@ -202,7 +202,7 @@ def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
     ]
     assert lines(rows, "memberships", "member_id", "ended") == [("a", None), ("b", None)]
     columns = ("cause", "cause_note", "partitions_added", "partitions_removed", "partitions_moved", "partitions_kept")
-    first_members = f"the first members, {CAUSES[Evidence.FIRST_MEMBERS_READ].otherwise}"
+    first_members = f"the first members, {Evidence.FIRST_MEMBERS_READ.value.otherwise}"
     assert lines(rows, "rebalances", *columns) == [
         ("group_started", first_members, 3, 0, 0, 0),
         ("unknown", "assignments could not be read", 0, 0, 0, 2),

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from grouptrail.history.evidence import CAUSES, ENDINGS, EndingEvidence, Evidence
+from grouptrail.history.evidence import Evidence
 from grouptrail.history.handovers import last_commits, sort_events
 from grouptrail.history.operations import Record
 from support.fold_records import (
@@ -746,8 +746,6 @@ def test_dead_note_of_a_group_removed_after_the_retention_names_an_administrator
     assert "administrator" in dead["note"]
 
 
-def test_evidence_tables_are_complete_and_recorded_has_no_alternative() -> None:
-    assert set(CAUSES) == set(Evidence)
-    assert set(ENDINGS) == set(EndingEvidence)
-    recorded = [conclusion for conclusion in CAUSES.values() if conclusion.certainty == "recorded"]
-    assert [one.cause for one in recorded if one.otherwise is not None] == []
+def test_evidence_recorded_has_no_alternative() -> None:
+    recorded = [evidence for evidence in Evidence if evidence.value.certainty == "recorded"]
+    assert [evidence for evidence in recorded if evidence.value.otherwise is not None] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -56,7 +56,7 @@ def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention
             saved: Any = first.body if has_state else None
             result = fold_group(
                 decode_state(group_id, partition, saved, names),
-                records if has_state else _chained(first, records),
+                records if has_state else chain((first,), records),
                 complete_to=complete_to.get(partition, 0),
                 names=names,
                 retention_ms=retention_ms,
@@ -91,11 +91,6 @@ def _record(line: tuple[Any, ...]) -> Record:
     body = text if offset == STATE_OFFSET or text is None else json.loads(text)
     of_reading = (bool(is_polled), not_before, read_late_at, bool(read_at_once), leader_epoch)
     return Record(offset, at, type_, name, body, *of_reading)
-
-
-def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:
-    yield first
-    yield from rest
 
 
 def output_ddl() -> str:
