@@ -25,6 +25,7 @@ from grouptrail.lag.departures import (
 from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
+    MICROS,
     UNKNOWN,
     Bools,
     Floats,
@@ -55,7 +56,7 @@ from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
-from grouptrail.storage.schema import ADMIN, compact, table_schema
+from grouptrail.storage.schema import ADMIN, columns_of, compact, table_schema
 
 TABLE = "consumer_lag"
 COLUMNS = table_schema(TABLE)
@@ -66,21 +67,18 @@ ROWS = pa.schema(
 )
 """The same columns, with dictionary codes for texts that many rows share."""
 _WAITS = ("usual_wait_seconds", "last_wait_seconds")
-STORED_LAG = pa.schema(
-    [
-        COLUMNS.field(name)
-        for name in (
-            *("group_id", "topic", "partition", "sampled_at"),
-            *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
-            *(*_WAITS, "read_before_end", "problem"),
-        )
-    ]
+STORED_LAG = columns_of(
+    TABLE,
+    (
+        *("group_id", "topic", "partition", "sampled_at"),
+        *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
+        *(*_WAITS, "read_before_end", "problem"),
+    ),
 )
 """The columns of stored rows that verdicts look back on."""
 
-_MICROS = 1_000_000
 # The records of a log are dated up to here; what a client sets is any number.
-_LAST_TIME = 253_402_300_800 * _MICROS
+_LAST_TIME = 253_402_300_800 * MICROS
 
 # The columns of `log_offsets` that entries need.
 _OF_LOGS = ["topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"]
@@ -284,7 +282,7 @@ class LagCalculator:
             groups.matching(rules.read_committed_groups),
             groups.matching(rules.exact_groups),
             stop_seconds_of(pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds),
-            np.where(groups.are_empty, (at - groups.emptied_at) / _MICROS, np.nan),
+            np.where(groups.are_empty, (at - groups.emptied_at) / MICROS, np.nan),
             groups.may_be_away_seconds(rules.thresholds),
             self._departed(sampled, groups),
             *self._window.since(rules.rate_seconds),
@@ -435,7 +433,7 @@ class LagCalculator:
         )
         away = groups.at - groups.emptied_at[last.groups]
         # Later samples show no more of that time.
-        new = np.flatnonzero((away >= 0) & (away < ALL_KEPT_SECONDS * _MICROS))
+        new = np.flatnonzero((away >= 0) & (away < ALL_KEPT_SECONDS * MICROS))
         partitions = sampled.partitions[of_empty[new]]
         last.read.put(new, self._ends.written(partitions, offsets[new] - 1))
         last.unread.put(new, self._ends.written(partitions, offsets[new]))
@@ -500,11 +498,11 @@ class LagCalculator:
         age = written.age(now[lagging])
         stamp = record_at[lagging]
         # A broker's stamp dates the append; a producer's may be any time, so that the samples have to bear it out.
-        slack = np.where(is_append_time[lagging], CLOCKS_DIFFER_SECONDS * _MICROS, 0)
+        slack = np.where(is_append_time[lagging], CLOCKS_DIFFER_SECONDS * MICROS, 0)
         is_known = is_append_time[lagging] | (written.after != UNKNOWN)
         latest = np.where(written.before == UNKNOWN, now[lagging], written.before)
         is_exact = (stamp != UNKNOWN) & is_known & (written.after <= stamp + slack) & (stamp <= latest + slack)
-        waited = np.maximum(now[lagging] - stamp, 0) / _MICROS
+        waited = np.maximum(now[lagging] - stamp, 0) / MICROS
         seconds[lagging] = np.where(is_exact, waited, age.seconds)
         errors[lagging] = np.where(is_exact, 0.0, age.errors)
         methods.set(lagging, "observed")
@@ -534,9 +532,9 @@ class LagCalculator:
     def _rate_columns(self, entries: Entries, lag: Lag, context: _Context) -> dict[str, pa.Array]:
         """Return the rates over `rate_seconds`, or over the part of it that the window covers."""
         committed_then = context.committed_then[entries.positions]
-        consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / _MICROS)
+        consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / MICROS)
         end_then, end_at = self._ends.end_since(entries.partitions, context.then)
-        produced = _rate(entries.end, end_then, (entries.at - end_at) / _MICROS)
+        produced = _rate(entries.end, end_then, (entries.at - end_at) / MICROS)
         falls = consumed - produced
         with np.errstate(divide="ignore", invalid="ignore"):
             catch_up = np.where(lag.readable == 0, 0.0, np.where(falls > 0, lag.readable / falls, np.nan))
@@ -557,7 +555,7 @@ class LagCalculator:
     def _silent_seconds(self, entries: Entries, groups: Groups) -> Floats:
         """Return for how long members have not committed, counted from their start if that is recent."""
         committed_at = self._in_effect_at(entries)
-        since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS)
+        since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / MICROS)
         started = groups.new_seconds[entries.groups]
         return np.where(np.isnan(started), since_commit, np.minimum(since_commit, started))
 

@@ -17,6 +17,9 @@ _Column = TypeVar("_Column", Ints, Bools)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+MICROS = 1_000_000
+"""A second: times are microseconds since 1970."""
+
 UNKNOWN = -1
 """An offset or a time that is not known."""
 

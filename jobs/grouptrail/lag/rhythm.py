@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
-_MICROS = 1_000_000
 LONGER_THAN_USUAL = 2
 """A silence of so many times the usual one is clearly longer."""
 # Shorter waits are those of a group that reads all the time.
-_LEAST_MICROS = 30 * _MICROS
+_LEAST_MICROS = 30 * MICROS
 
 
 @dataclass
@@ -100,9 +99,9 @@ class UsualWaits:
 
 
 def _micros(seconds: Floats) -> Ints:
-    micros: Ints = np.rint(np.nan_to_num(seconds) * _MICROS).astype(np.int64)
+    micros: Ints = np.rint(np.nan_to_num(seconds) * MICROS).astype(np.int64)
     return micros
 
 
 def _seconds(micros: Ints) -> Floats:
-    return np.where(micros > 0, micros / _MICROS, np.nan)
+    return np.where(micros > 0, micros / MICROS, np.nan)

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
-_MICROS = 1_000_000
 _SAMPLES_A_WINDOW = 60
 
 _Numbers = npt.NDArray[np.int32]
@@ -148,7 +147,7 @@ class Window:
     """
 
     def __init__(self, seconds: float, allowed_lag: int) -> None:
-        self._micros = round(seconds * _MICROS)
+        self._micros = round(seconds * MICROS)
         self._allowed_lag = allowed_lag
         self._newest: Sample | None = None
         self._times: list[int] = []
@@ -217,7 +216,7 @@ class Window:
         The offsets are by position; those of the newest sample are `put` later.
         """
         assert self._newest is not None
-        start = self._newest.at - seconds * _MICROS
+        start = self._newest.at - seconds * MICROS
         at = next((at for at in self._times if at >= start), None)
         if at is None:
             return self._newest.committed, self._newest.at
@@ -255,8 +254,8 @@ class Window:
             kept_up=(past.kept_up_at >= start) | newest.keeps_up[positions],
             fell=(past.fell_since >= start) | fell_now,
             is_repeated=was_known & ~moved_now & (repeats_now | (past.repeated_since >= same_since)),
-            same_seconds=(newest.at - same_since) / _MICROS,
-            span_seconds=(newest.at - first_at) / _MICROS,
+            same_seconds=(newest.at - same_since) / MICROS,
+            span_seconds=(newest.at - first_at) / MICROS,
             first_lag=first_lag,
         )
 

@@ -14,7 +14,7 @@ from grouptrail.query.views import filled
 from grouptrail.snapshot.reader import LAG_COLUMNS, ServedCluster
 from grouptrail.storage import positions
 from grouptrail.storage.rows import OpenTables
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import columns_of
 from grouptrail.storage.sql import Value, datafusion_literal
 
 TREND_POINTS = 30
@@ -148,11 +148,6 @@ def _within(slot: int, length: timedelta) -> str:
     return f"(sampled_at >= {datafusion_literal(since)} AND sampled_at < {datafusion_literal(until)})"
 
 
-def _empty(table: str, *columns: str) -> pa.Table:
-    schema = table_schema(table)
-    return pa.schema([schema.field(name) for name in columns]).empty_table()
-
-
-NO_SAMPLES = _empty("consumer_lag", *LAG_COLUMNS)
+NO_SAMPLES = columns_of("consumer_lag", LAG_COLUMNS).empty_table()
 _NO_REBALANCES = pa.schema([("group_id", pa.string()), ("rebalances", pa.int64())]).empty_table()
 _NO_LAG = pa.schema([("group_id", pa.string()), ("lag", pa.float64())]).empty_table()
