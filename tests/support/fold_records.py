@@ -122,6 +122,17 @@ def current(
     return consumer(offset, at, "CurrentMemberAssignment", name, body)
 
 
+def first_epoch(*numbers: int, at: int = 1_000) -> list[Record]:
+    """Return the records of a KIP-848 group in epoch 2, whose first member `a` has got these partitions."""
+    records = [joins(0, at, "a"), epoch(1, at, 2), target(2, at, "a", numbers), target_epoch(3, at, 2)]
+    return [*records, current(4, at, "a", 2, numbers, previous=0)]
+
+
+def at_once(records: Sequence[Record]) -> list[Record]:
+    """Return the records as read when they were written."""
+    return [record._replace(read_at_once=True) for record in records]
+
+
 def streams(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
     """Return a record of a streams group (KIP-1071)."""
     return Record(offset, at, f"StreamsGroup{part}", name, body)
@@ -144,3 +155,14 @@ def fold(
             rows[(table, *(row[column] for column in contracts.tables()[table].key[2:]))] = row
     in_order = sorted(rows.items(), key=lambda one: (one[0][1], *map(str, one[0][2:])))
     return {table: [row for key, row in in_order if key[0] == table] for table in TABLES}
+
+
+def states(rows: Rows) -> list[tuple[Any, ...]]:
+    """Return the group's states except PreparingRebalance: state, evidence, beginning and end."""
+    listed = [row for row in rows["group_states"] if row["state"] != "PreparingRebalance"]
+    return [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in listed]
+
+
+def last(rows: Rows, table: str = "rebalances") -> Row:
+    """Return the newest row of a table."""
+    return rows[table][-1]

@@ -11,6 +11,7 @@ from grouptrail.history.evidence import Evidence, RemovalEvidence
 from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
+from support.fold_records import commit_tombstone, consumer, joins
 from support.group_records import Row, Rows, as_record, classic, fold_rows, gone, member, of
 
 ORDERS_0 = {"orders": [0]}
@@ -40,10 +41,6 @@ def states(rows: Rows) -> list[tuple[Any, ...]]:
 
 def owned(rows: Rows) -> list[tuple[Any, ...]]:
     return lines(rows, "partition_ownership", "partition", "member_id", "owned_from", "owned_until", "ended")
-
-
-def commit_tombstone(offset: int, at: int) -> Record:
-    return Record(offset, at, "OffsetCommit", None, None)
 
 
 # --- out of order --------------------------------------------------------------------------------------------
@@ -114,18 +111,6 @@ def test_fold_lower_generation_starts_a_new_incarnation(with_tombstone: bool) ->
         ("unknown", "ambiguous", 2, 0, []),
         ("group_started", "likely", 1, 0, []),
     ]
-
-
-def consumer(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
-    """Return a record of a KIP-848 group."""
-    return Record(offset, at, f"ConsumerGroup{part}", name, body)
-
-
-def joins(offset: int, at: int, name: str) -> Record:
-    """Return a KIP-848 member's metadata record."""
-    shared = {"instanceId": None, "clientId": "client", "clientHost": "/10.0.0.1", "rackId": None}
-    body = {**shared, "subscribedTopicNames": ["orders"], "rebalanceTimeoutMs": 1_000, "serverAssignor": "uniform"}
-    return consumer(offset, at, "MemberMetadata", name, body)
 
 
 def settles(offset: int, at: int, name: str, epoch: int, numbers: list[int]) -> Record:

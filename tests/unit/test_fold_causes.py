@@ -20,6 +20,7 @@ from support.fold_records import (
     consumer,
     current,
     epoch,
+    first_epoch,
     fold,
     joins,
     leaves,
@@ -408,8 +409,7 @@ def test_ending_of_a_member_that_keeps_partitions_counts_from_the_last_revocatio
     """Each revocation restarts the rebalance timeout (GMM.maybeReconcile), and so does a new coordinator, without a
     record. A member that is still present long after it may leave voluntarily, and a member may always leave just
     at that time."""
-    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0, 1, 2]), target_epoch(3, 1_000, 2)]
-    records += [current(4, 1_000, "a", 2, [0, 1, 2], previous=0)]
+    records = first_epoch(0, 1, 2)
     records += [current(10, 11_500, "a", 2, [0, 1], state=1, previous=2, pending=([2], "T"))]
     records += [current(20, 12_000, "a", 2, [0], state=1, previous=2, pending=([1], "T"))]
     [row] = fold([*records, *leaves(30, gone_at, "a"), epoch(33, gone_at, 4)])["memberships"]
@@ -529,8 +529,7 @@ def test_cause_of_a_conversion_is_recorded_only_with_the_next_epoch(number: int,
 @pytest.mark.parametrize("change", ["member", "metadata"])
 def test_cause_of_an_epoch_after_missing_ones_is_unknown(change: str) -> None:
     """Every epoch is written: what led to this one may have been in those that compaction took."""
-    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
-    records += [current(4, 1_000, "a", 2, [0], previous=0)]
+    records = first_epoch(0)
     if change == "member":
         records += [joins(90, 9_000, "b", clientHost="/10.0.0.2"), epoch(91, 9_000, 7)]
     else:
