@@ -23,8 +23,6 @@ from grouptrail.storage.lineage import with_source
 from support.contexts import lag_inputs
 from support.lag_cluster import LagCluster, in_order, lay_empty
 
-pytestmark = pytest.mark.spark
-
 SHARDS = 3
 
 
