@@ -10,13 +10,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grouptrail import contracts
-from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
 from grouptrail.history.rows import TABLES
-from grouptrail.history.state import decode_state, encode_state
 from support import group_records
-from support.group_records import Row
+from support.group_records import Row, fold_calls
 
 Rows = dict[str, list[Row]]
 """Rows by table, in the order of the log."""
@@ -145,16 +142,10 @@ def fold(
     names: Mapping[str, str] | None = None,
 ) -> Rows:
     """Fold records at once, or call after call: (up to how many records, complete_to)."""
-    rows: dict[tuple[Any, ...], Row] = {}
-    state = None
-    for count, complete_to in calls or [(len(records), records[-1].offset + 2)]:
-        before = decode_state("billing", 0, state, names or {})
-        result = fold_group(before, records[:count], complete_to=complete_to, names=names or {})
-        state = encode_state(result.state)
-        for table, row in json.loads(json.dumps([(row.table, row.values()) for row in result.rows])):
-            rows[(table, *(row[column] for column in contracts.tables()[table].key[2:]))] = row
+    calls = calls or [(len(records), records[-1].offset + 2)]
+    rows = fold_calls([(records[:count], complete_to) for count, complete_to in calls], names)
     in_order = sorted(rows.items(), key=lambda one: (one[0][1], *map(str, one[0][2:])))
-    return {table: [row for key, row in in_order if key[0] == table] for table in TABLES}
+    return {table: [json.loads(json.dumps(row)) for key, row in in_order if key[0] == table] for table in TABLES}
 
 
 def states(rows: Rows) -> list[tuple[Any, ...]]:
