@@ -99,12 +99,11 @@ def output_ddl() -> str:
     `of` names the table, and the column of that name holds the row; `open_bucket` is the group's, also for rows that
     are not open.
     """
-    fields = (f"`{table}` struct<{_struct_fields(table)}>" for table in (*TABLES, POSITIONS))
-    return ", ".join(["of string, group_id string, open_bucket int", *fields])
-
-
-def _struct_fields(table: str) -> str:
-    return ", ".join(f"`{column.name}`: {column.type}" for column in _columns(table))
+    output = "of string, group_id string, open_bucket int"
+    for table in (*TABLES, POSITIONS):
+        fields = ", ".join(f"`{column.name}`: {column.type}" for column in _columns(table))
+        output += f", `{table}` struct<{fields}>"
+    return output
 
 
 def _columns(table: str) -> list[contracts.Column]:

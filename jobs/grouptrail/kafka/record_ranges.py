@@ -156,18 +156,15 @@ class RecordRanges(OffsetsTopic):
                     position = progress.position[partition]
                     received[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
         if removed:
-            self._skip_removed(progress)
+            # Retention has removed what was to be read: continue at the logs' starts.
+            for partition, log in self._bounds_of(progress).items():
+                progress.move(partition, max(progress.position[partition], log.log_start_offset))
         return received
 
     def _note(self, error: Exception, progress: Progress) -> None:
         if not isinstance(error, client_errors.KafkaError) or not error.retriable:
             raise error
         progress.fault, self._leaders = error, None
-
-    def _skip_removed(self, progress: Progress) -> None:
-        """Continue at the logs' starts where retention has removed what was to be read."""
-        for partition, log in self._bounds_of(progress).items():
-            progress.move(partition, max(progress.position[partition], log.log_start_offset))
 
     def _wait(self, progress: Progress) -> None:
         """Wait before asking again, or end what cannot be read any more.

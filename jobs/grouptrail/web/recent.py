@@ -104,7 +104,7 @@ class Recent:
         It is the average of a group's partitions times their number, which `partitions` has by group."""
         if until is None:
             return {}
-        last = _slot(until)
+        last = (until - datetime.fromtimestamp(0, UTC)) // _STEP
         slots = range(last - TREND_POINTS + 1, last + 1)
         with self._reading:
             if self._tables.get("consumer_lag") is None:
@@ -136,10 +136,6 @@ class Recent:
 
     def _rows(self, sql: str, values: Mapping[str, Value]) -> pa.Table:
         return self._tables.rows(filled(sql, {**values, "cluster": self._cluster.name}))
-
-
-def _slot(moment: datetime) -> int:
-    return (moment - datetime.fromtimestamp(0, UTC)) // _STEP
 
 
 def _within(slot: int, length: timedelta) -> str:
