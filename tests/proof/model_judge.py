@@ -18,7 +18,7 @@ from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.operations import Record
 from proof.coordinator_model import Run
 from proof.coordinator_model.cluster import Moment, TrueMember
-from support.group_records import Row, Rows, fold_in_pieces
+from support.group_records import KeyedRows, Row, fold_in_pieces
 
 Verdict = Literal["right", "unknown", "wrong guess", "wrong"]
 Partition = tuple[str, int]
@@ -102,7 +102,7 @@ def compacted(records: Sequence[Record], start: int, *, keeps_tombstones: bool) 
     return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
 
 
-def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool) -> Rows:
+def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool) -> KeyedRows:
     """Return the rows where records between two offsets were compacted, and read together long after."""
     before = [record for record in done.records if record.offset < stop]
     after = [
@@ -113,14 +113,14 @@ def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool
     return fold_in_pieces([*before, *after], [len(before)], done.names)
 
 
-def _rows_by_table(rows: Rows) -> defaultdict[str, list[Row]]:
+def _rows_by_table(rows: KeyedRows) -> defaultdict[str, list[Row]]:
     tables: defaultdict[str, list[Row]] = defaultdict(list)
     for (table, *_), row in rows.items():
         tables[table].append(row)
     return tables
 
 
-def judge(run: Run, rows: Rows) -> list[Fact]:
+def judge(run: Run, rows: KeyedRows) -> list[Fact]:
     """Return a verdict on each fact of a run: those in the rows, and those that are missing from them."""
     tables = _rows_by_table(rows)
     truth = _Truth(run.moments)
@@ -133,7 +133,7 @@ def judge(run: Run, rows: Rows) -> list[Fact]:
     ]
 
 
-def judge_compacted(run: Run, rows: Rows) -> list[Fact]:
+def judge_compacted(run: Run, rows: KeyedRows) -> list[Fact]:
     """Return a verdict on what the rows of a compacted log claim: causes, missing generations, times, states.
 
     What compaction took is missing from the rows. A beginning that its cause calls `likely` may be a wrong guess.

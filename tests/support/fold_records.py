@@ -6,17 +6,12 @@ tests' citations GMM is group-coordinator's GroupMetadataManager.java, 3.x core'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from grouptrail.history.operations import Record
-from grouptrail.history.rows import TABLES
 from support import group_records
-from support.group_records import Row, fold_calls
-
-Rows = dict[str, list[Row]]
-"""Rows by table, in the order of the log."""
+from support.group_records import Row, Rows
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -133,19 +128,6 @@ def at_once(records: Sequence[Record]) -> list[Record]:
 def streams(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
     """Return a record of a streams group (KIP-1071)."""
     return Record(offset, at, f"StreamsGroup{part}", name, body)
-
-
-def fold(
-    records: Sequence[Record],
-    calls: Sequence[tuple[int, int]] | None = None,
-    *,
-    names: Mapping[str, str] | None = None,
-) -> Rows:
-    """Fold records at once, or call after call: (up to how many records, complete_to)."""
-    calls = calls or [(len(records), records[-1].offset + 2)]
-    rows = fold_calls([(records[:count], complete_to) for count, complete_to in calls], names)
-    in_order = sorted(rows.items(), key=lambda one: (one[0][1], *map(str, one[0][2:])))
-    return {table: [json.loads(json.dumps(row)) for key, row in in_order if key[0] == table] for table in TABLES}
 
 
 def states(rows: Rows) -> list[tuple[Any, ...]]:

@@ -12,11 +12,14 @@ from grouptrail.decode.rows import decode_row
 from grouptrail.decode.times import from_time
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
+from grouptrail.history.rows import TABLES
 from grouptrail.history.state import FoldState, decode_state, encode_state
 
 Row = dict[str, Any]
-Rows = dict[tuple[Any, ...], Row]
+KeyedRows = dict[tuple[Any, ...], Row]
 """Rows by their table and key."""
+Rows = dict[str, list[Row]]
+"""Rows by table, in the order of the log."""
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -111,9 +114,9 @@ def gone(offset: int, at: int) -> Record:
     return Record(offset, at, "GroupMetadata", None, None)
 
 
-def fold_calls(calls: Iterable[tuple[Sequence[Record], int]], names: Mapping[str, str] | None = None) -> Rows:
+def fold_calls(calls: Iterable[tuple[Sequence[Record], int]], names: Mapping[str, str] | None = None) -> KeyedRows:
     """Return the rows after folding call after call, each with its records and `complete_to`."""
-    rows: Rows = {}
+    rows: KeyedRows = {}
     state = FoldState("billing", 0)
     for records, complete_to in calls:
         result = fold_group(state, records, complete_to=complete_to, names=names or {})
@@ -128,23 +131,26 @@ def fold_calls(calls: Iterable[tuple[Sequence[Record], int]], names: Mapping[str
 
 def fold_in_pieces(
     records: Sequence[Record], cuts: Iterable[int] = (), names: Mapping[str, str] | None = None
-) -> Rows:
+) -> KeyedRows:
     """Return the rows after folding the records in pieces that begin at `cuts`."""
     bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(records)}), len(records)] if records else []
     pieces = (records[start:stop] for start, stop in pairwise(bounds))
     return fold_calls([(piece, piece[-1].offset + (2 if piece[-1] is records[-1] else 1)) for piece in pieces], names)
 
 
-def fold_rows(records: Iterable[Record], cuts: Iterable[int] = ()) -> Rows:
-    """Return what `fold_in_pieces` does, as read from JSON."""
-    return {key: json.loads(json.dumps(row)) for key, row in fold_in_pieces(list(records), cuts).items()}
-
-
-def of(rows: Rows, table: str) -> list[Row]:
-    """Return one table's rows in log order."""
-    return [
-        row for _, row in sorted(((key, row) for key, row in rows.items() if key[0] == table), key=lambda one: one[0])
-    ]
+def fold(
+    records: Iterable[Record],
+    calls: Iterable[tuple[int, int]] | None = None,
+    *,
+    cuts: Iterable[int] = (),
+    names: Mapping[str, str] | None = None,
+) -> Rows:
+    """Fold records at once, in pieces that begin at `cuts`, or call after call: (up to how many, complete_to)."""
+    log = list(records)
+    each = [(log[:count], complete_to) for count, complete_to in calls or ()]
+    rows = fold_calls(each, names) if each else fold_in_pieces(log, cuts, names)
+    in_order = sorted(rows.items(), key=lambda one: one[0])
+    return {table: [json.loads(json.dumps(row)) for key, row in in_order if key[0] == table] for table in TABLES}
 
 
 def real_logs() -> list[tuple[str, list[Record]]]:

@@ -20,7 +20,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
-from support.group_records import Rows, fold_in_pieces, gone
+from support.group_records import KeyedRows, fold_in_pieces, gone
 
 _INTERVALS = {
     "generations": ("started_at", "ended_at"),
@@ -114,7 +114,7 @@ def logged(operations: list[tuple[str, int, int]]) -> list[Record]:
     return coordinator.records or [gone(0, coordinator.at)]
 
 
-def assert_sound(rows: Rows) -> None:
+def assert_sound(rows: KeyedRows) -> None:
     for (table, *_), row in rows.items():
         begun, ended = _INTERVALS[table]
         assert row[ended] is None or row[begun] <= row[ended], (table, row)

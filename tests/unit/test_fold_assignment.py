@@ -6,7 +6,8 @@ import pytest
 
 from grouptrail.history.assignors import explain
 from grouptrail.history.subscriber import Subscriber
-from support.fold_records import HOUR, classic, fold, member, subscription
+from support.fold_records import HOUR, classic, member, subscription
+from support.group_records import fold
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", "sticky", "cooperative-sticky"])

@@ -12,7 +12,7 @@ from grouptrail.history.operations import Record
 from grouptrail.wire.blobs import Blob, encode_blob
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support.fold_records import commit_tombstone, consumer, joins
-from support.group_records import Row, Rows, as_record, classic, fold_rows, gone, member, of
+from support.group_records import Row, Rows, as_record, classic, fold, gone, member
 
 ORDERS_0 = {"orders": [0]}
 REMOVED = "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
@@ -23,18 +23,18 @@ LARGEST_BYTES = 1_048_588  # the default of message.max.bytes
 
 def fold_both_ways(records: Sequence[Record]) -> Rows:
     """Return the rows of a fold, and check that folding record by record gives the same."""
-    whole = fold_rows(records)
-    assert fold_rows(records, range(len(records))) == whole
+    whole = fold(records)
+    assert fold(records, cuts=range(len(records))) == whole
     return whole
 
 
 def lines(rows: Rows, table: str, *columns: str) -> list[tuple[Any, ...]]:
-    return [tuple(row[column] for column in columns) for row in of(rows, table)]
+    return [tuple(row[column] for column in columns) for row in rows[table]]
 
 
 def states(rows: Rows) -> list[tuple[Any, ...]]:
     """Return the states that the log records, ordered by time."""
-    recorded = [row for row in of(rows, "group_states") if row["state"] != "PreparingRebalance"]
+    recorded = [row for row in rows["group_states"] if row["state"] != "PreparingRebalance"]
     columns = ("incarnation", "state", "started_at", "ended_at", "note")
     return [tuple(row[column] for column in columns) for row in recorded if row["started_at"] != row["ended_at"]]
 
@@ -51,7 +51,7 @@ def test_fold_commit_tombstones_before_the_group_record_change_nothing(before: i
     """Expired offsets of a group that is not known yet, also directly before its record."""
     group = classic(6, 1_000, 1, {"a": ORDERS_0})
     rows = fold_both_ways([commit_tombstone(0, 100), commit_tombstone(before, 900), group])
-    assert rows == fold_rows([group])
+    assert rows == fold([group])
     assert states(rows) == [(1, "Stable", 1_000, None, None)]
     assert owned(rows) == [(0, "a", 1_000, None, None)]
 
@@ -81,7 +81,7 @@ def test_fold_only_tombstones_gives_only_dead_states() -> None:
         (1, "Dead", 500, 600, NEVER_SEEN),
         (2, "Dead", 600, None, "deleted, or all its offsets expired"),
     ]
-    assert {table for table, *_ in rows} == {"group_states"}
+    assert {table for table, listed in rows.items() if listed} == {"group_states"}
 
 
 @pytest.mark.parametrize("with_tombstone", [True, False])
@@ -144,10 +144,10 @@ def test_fold_compacted_kip_848_group_is_stable_with_unknown_cause() -> None:
     )
     assert states(rows) == [(1, "Stable", 950, None, "history begins here: earlier states are not known")]
     assert lines(rows, "memberships", "member_id", "began", "ended") == [("a", "there", None), ("b", "there", None)]
-    assert [(row["topic"], row["partition"], row["member_id"]) for row in of(rows, "partition_ownership")] == [
+    assert [(row["topic"], row["partition"], row["member_id"]) for row in rows["partition_ownership"]] == [
         ("T", 0, "a")
     ]
-    [generation] = of(rows, "generations")
+    [generation] = rows["generations"]
     assert (generation["generation"], generation["skipped"], generation["stable_at"]) == (5, None, None)
     assert [(one["member_id"], one["partitions"]) for one in generation["members"]] == [
         ("a", [{"topic": "T", "partitions": [0]}]),
@@ -176,7 +176,7 @@ def test_fold_unreadable_assignment_is_unknown_not_empty() -> None:
         (2, 2, None, None, None),
         (3, 2, 3, 1, True),
     ]
-    unknown = of(rows, "generations")[1]
+    unknown = rows["generations"][1]
     assert [one["partitions"] for one in unknown["members"]] == [[{"topic": "orders", "partitions": [0, 1]}], None]
     assert unknown["assignment_note"] == "not every assignment can be read"
     assert owned(rows) == [
@@ -212,7 +212,7 @@ def test_fold_unreadable_subscription_is_unknown_not_empty() -> None:
         (None, "not every subscription can be read", 2),
         (True, "range gives the same", 2),
     ]
-    assert [[one["topics"] for one in row["members"]] for row in of(rows, "generations")] == [
+    assert [[one["topics"] for one in row["members"]] for row in rows["generations"]] == [
         [["orders"], ["orders"]],
         [None, ["orders"]],
         [["orders"], ["orders"]],
@@ -228,7 +228,7 @@ def test_fold_subscription_of_kafka_go_has_topics() -> None:
     both = member(ORDERS_0, subscription={"topics": ["orders", "refunds"], "error": "truncated_tail"})
     one = member(ORDERS_0, subscription={"topics": ["orders"], "error": "truncated_tail"})
     rows = fold_both_ways([classic(1, 1_000, 1, {"a": both}), classic(2, 2_000, 2, {"a": one})])
-    assert [row["members"][0]["topics"] for row in of(rows, "generations")] == [["orders", "refunds"], ["orders"]]
+    assert [row["members"][0]["topics"] for row in rows["generations"]] == [["orders", "refunds"], ["orders"]]
     assert lines(rows, "generations", "is_assignors_own") == [(True,), (True,)]
     columns = ("cause", "certainty", "subscriptions_changed")
     assert lines(rows, "rebalances", *columns)[1:] == [("subscription_changed", "likely", ["a"])]
@@ -252,7 +252,7 @@ def test_fold_members_with_empty_assignments_own_nothing() -> None:
             )
         ]
     )
-    [generation] = of(rows, "generations")
+    [generation] = rows["generations"]
     assert [(one["member_id"], one["partitions"]) for one in generation["members"]] == [
         ("a", [{"topic": "orders", "partitions": [0]}]),
         ("b", []),
@@ -262,7 +262,7 @@ def test_fold_members_with_empty_assignments_own_nothing() -> None:
     assert (generation["member_count"], generation["partition_count"], generation["skew"]) == (4, 1, 1)
     assert generation["is_assignors_own"] is True
     assert owned(rows) == [(0, "a", 1_000, None, None)]
-    assert len(of(rows, "memberships")) == 4
+    assert len(rows["memberships"]) == 4
 
 
 # --- many ----------------------------------------------------------------------------------------------------
@@ -276,14 +276,14 @@ def test_fold_ten_thousand_members_lists_every_handed_over_partition() -> None:
     """Each member receives its neighbour's partition."""
     before = {name: {"orders": [number]} for number, name in enumerate(names(MANY))}
     after = {name: {"orders": [(number + 1) % MANY]} for number, name in enumerate(names(MANY))}
-    rows = fold_rows([classic(1, 1_000, 1, before), classic(2, 3_000, 2, after, state_at=2_000)])
+    rows = fold([classic(1, 1_000, 1, before), classic(2, 3_000, 2, after, state_at=2_000)])
     assert lines(rows, "memberships", "member_id", "joined_at", "ended") == [
         (name, 1_000, None) for name in names(MANY)
     ]
     expected = [(number, f"m{number:05}", 1_000, 2_000, "given_up") for number in range(MANY)]
     expected += [(number, f"m{(number - 1) % MANY:05}", 3_000, None, None) for number in range(MANY)]
     assert owned(rows) == expected
-    rebalance = of(rows, "rebalances")[-1]
+    rebalance = rows["rebalances"][-1]
     assert rebalance["handed_over"] == [
         {
             "topic": "orders",
@@ -315,11 +315,11 @@ def test_fold_kip_848_group_of_ten_thousand_members_ends_stable() -> None:
     records.append(consumer(len(records), 1_000, "TargetAssignmentMetadata", None, {"assignmentEpoch": 2}))
     first = len(records)
     records += [settles(first + index, 2_000 + index, name, 2, [index]) for index, name in enumerate(names(MANY))]
-    rows = fold_rows(record._replace(read_at_once=True) for record in records)
+    rows = fold(record._replace(read_at_once=True) for record in records)
     first = "history begins here: earlier states are not known"
     assert states(rows) == [(1, "Stable", 1_999 + MANY, None, first)]
     assert owned(rows) == [(number, name, 2_000 + number, None, None) for number, name in enumerate(names(MANY))]
-    [rebalance] = of(rows, "rebalances")
+    [rebalance] = rows["rebalances"]
     assert (rebalance["cause"], rebalance["partitions_added"]) == ("unknown", MANY)
     assert (rebalance["duration_of"], rebalance["duration_ms"]) == ("whole", 999 + MANY)
 
@@ -363,7 +363,7 @@ def test_fold_largest_record_gives_every_member_and_partition() -> None:
     assert lines(rows, "partition_ownership", "topic", "partition", "member_id", "owned_from", "ended") == [
         (topic, number, name, 1_000, None) for name, topics in whole.items() for topic in topics for number in (0, 1)
     ]
-    [generation] = of(rows, "generations")
+    [generation] = rows["generations"]
     assert [(one["member_id"], one["topics"], one["partitions"]) for one in generation["members"]] == [
         (name, topics, [{"topic": topic, "partitions": [0, 1]} for topic in topics]) for name, topics in whole.items()
     ]

@@ -14,14 +14,12 @@ from grouptrail.history.operations import Record
 from support.fold_records import (
     DAY,
     HOUR,
-    Row,
     classic,
     commit_tombstone,
     consumer,
     current,
     epoch,
     first_epoch,
-    fold,
     joins,
     leaves,
     member,
@@ -31,7 +29,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import Row, fold, gone
 
 
 def test_followed_within_minute_of_rebalances_hours_apart_is_zero() -> None:

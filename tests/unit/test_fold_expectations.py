@@ -20,7 +20,7 @@ from proof.coordinator_model import Run, run
 from proof.coordinator_model.strategies import varied_schedule
 from proof.model_judge import compacted, fold_over_a_stop
 from support.frozen_warehouse import CLUSTER
-from support.group_records import Row, Rows, fold_in_pieces
+from support.group_records import KeyedRows, Row, fold_in_pieces
 from support.small_tables import lay
 
 _RUNS = 120
@@ -28,7 +28,7 @@ _OF_OTHER_TABLES = {"record_has_landed"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def histories(done: Run, random: Random) -> Iterable[Rows]:
+def histories(done: Run, random: Random) -> Iterable[KeyedRows]:
     stop, start = sorted(random.choice(done.moments).offset for _ in range(2))
     yield fold_in_pieces(done.records, names=done.names)
     yield fold_in_pieces(compacted(done.records, start, keeps_tombstones=True), names=done.names)

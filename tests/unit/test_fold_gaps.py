@@ -18,7 +18,6 @@ from support.fold_records import (
     current,
     epoch,
     first_epoch,
-    fold,
     joins,
     last,
     leaves,
@@ -26,7 +25,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import fold, gone
 
 READ_AT = 9 * DAY
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from grouptrail.history.operations import Record
-from support.fold_records import DAY, HOUR, Row, classic, fold, last, member, states
-from support.group_records import gone
+from support.fold_records import DAY, HOUR, classic, last, member, states
+from support.group_records import Row, fold, gone
 
 MINUTE = 60_000
 READ_AT = 20 * DAY

@@ -17,7 +17,6 @@ from support.fold_records import (
     current,
     epoch,
     first_epoch,
-    fold,
     joins,
     last,
     leaves,
@@ -25,7 +24,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import fold, gone
 
 
 def unreadable(offset: int, at: int) -> Record:
