@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.history.evidence import CAUSES, Certainty
+from grouptrail.history.evidence import Certainty, Evidence
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.schema import table_schema
@@ -28,8 +28,8 @@ Partition = tuple[str, int]
 _SYNC_MS = 400
 _BY_CERTAINTY: tuple[Certainty, ...] = ("ambiguous", "likely", "recorded")
 _MOST_CERTAIN = {
-    conclusion.cause: conclusion.certainty
-    for conclusion in sorted(CAUSES.values(), key=lambda one: _BY_CERTAINTY.index(one.certainty))
+    evidence.value.cause: evidence.value.certainty
+    for evidence in sorted(Evidence, key=lambda one: _BY_CERTAINTY.index(one.value.certainty))
 }
 _EMPTY: dict[str, Any] = {"string": "", "smallint": 0, "int": 0, "bigint": 0, "double": 0.0, "boolean": False}
 

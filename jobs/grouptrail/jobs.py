@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,53 +62,16 @@ class JobContext(Generic[S]):
     feed: LagFeed | None = None
 
 
-class Job(Protocol):
-    """A job. `writes` are the tables that its batches are written to."""
-
-    @property
-    def name(self) -> str:
-        """The name for `--job`, and of the checkpoint's folder."""
-
-    @property
-    def about(self) -> str:
-        """A description for `--help` that continues a sentence about the job."""
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The tables that it reads, and `__consumer_offsets`."""
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """The tables that it writes."""
-
-    @property
-    def follows(self) -> str | None:
-        """The table whose appends are its stream; None if they do not come from a table."""
-
-    @property
-    def publishes_lag(self) -> bool:
-        """Whether it uses the context's `feed`."""
-
-    @property
-    def resumes_from_tables(self) -> bool:
-        """Whether the job resumes from its tables alone, so that its checkpoint may be lost."""
-
-    def settings(self, config: Config) -> Any:
-        """Return the settings that it takes: what the function of its package in `config.job_settings` returns."""
-
-    def check(self, context: JobContext[Any]) -> None:
-        """Raise a GrouptrailError if the job cannot run. Called before Spark is started."""
-
-    def start(self, context: JobContext[Any]) -> Query:
-        """Start the query."""
-
-    def start_after_loss(self, context: JobContext[Any]) -> Start:
-        """Return where the job resumes after its checkpoint was lost: at the end of its tables."""
-
-
 @dataclass(frozen=True)
-class ModuleJob:
-    """A job whose functions are those of a module, imported when one is called: most need Spark."""
+class Job:
+    """A job, whose functions are those of a module, imported when one is called: most need Spark.
+
+    `name` is that of its checkpoint's folder, and for `--job`; `about` continues a sentence about it in `--help`.
+    `reads` are the tables that it reads, and `__consumer_offsets`; `writes` those that its batches are written to.
+    `follows` is the table whose appends are its stream; None if they do not come from a table. `publishes_lag`: it
+    uses the context's `feed`. `resumes_from_tables`: its tables are enough to resume, so that its checkpoint may be
+    lost.
+    """
 
     name: str
     about: str
@@ -120,31 +83,35 @@ class ModuleJob:
     resumes_from_tables: bool = False
 
     def settings(self, config: Config) -> Any:
+        """Return the settings that it takes: what the function of its package in `config.job_settings` returns."""
         from grouptrail.config import job_settings
 
         settings = getattr(job_settings, self.module.split(".")[-2], None)
         return None if settings is None else settings(config)
 
     def check(self, context: JobContext[Any]) -> None:
+        """Raise a GrouptrailError if the job cannot run. Called before Spark is started."""
         import_module(self.module).check(context)
 
     def start(self, context: JobContext[Any]) -> Query:
+        """Start the query."""
         query: Query = import_module(self.module).start(context)
         return query
 
     def start_after_loss(self, context: JobContext[Any]) -> Start:
+        """Return where the job resumes after its checkpoint was lost: at the end of its tables."""
         start: Start = import_module(self.module).start_after_loss(context)
         return start
 
 
-DECODE = ModuleJob(
+DECODE = Job(
     name="decode",
     about="decodes every record of the offsets topic into exactly one table",
     reads=("__consumer_offsets",),
     writes=("offset_commits", "group_metadata", "group_records", "undecodable_records", "ingest_progress"),
     module="grouptrail.decode.job",
 )
-POLL = ModuleJob(
+POLL = Job(
     # It takes the place of decode: warehouses have its checkpoint and its lease under this name.
     name=DECODE.name,
     about='with `source = "admin"`: polls the groups from the brokers and writes their changes as decoded records',
@@ -153,7 +120,7 @@ POLL = ModuleJob(
     module="grouptrail.polling.job",
     resumes_from_tables=True,
 )
-LOG_OFFSETS = ModuleJob(
+LOG_OFFSETS = Job(
     name="log-offsets",
     about="asks the brokers where the logs of committed and owned partitions begin and end",
     # It looks at who owns what, too, as far as the history is there.
@@ -161,7 +128,7 @@ LOG_OFFSETS = ModuleJob(
     writes=("log_offsets",),
     module="grouptrail.log_offsets.job",
 )
-HISTORY = ModuleJob(
+HISTORY = Job(
     name="history",
     about="reconstructs each group's generations, states, members, ownership and rebalances from its records",
     reads=("ingest_progress", "offset_commits", "group_metadata", "group_records", "undecodable_records"),
@@ -177,7 +144,7 @@ HISTORY = ModuleJob(
     module="grouptrail.history.job",
     follows="ingest_progress",
 )
-LAG = ModuleJob(
+LAG = Job(
     name="lag",
     about="computes how far each group is behind, in offsets and in seconds, and judges it",
     reads=(

@@ -14,6 +14,10 @@ from support.landed import config_of
 PARTITIONS = 4
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker("broker")
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of the newest Kafka for one file of tests, with few offsets partitions and an authorizer."""

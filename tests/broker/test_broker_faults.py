@@ -29,8 +29,6 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
-pytestmark = pytest.mark.broker
-
 DECODE = ("--job", "decode")
 HALF_A_DAY_MS = 12 * 3_600_000
 

@@ -15,7 +15,7 @@ from servers.kafka import Broker
 from support.client_groups import CLIENTS, Client, Programs, record
 from support.client_records import Dealt, Recorded, lines_dealt, recorded_group
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 GROUPS = [(client, assignor) for client in CLIENTS for assignor in client.assignors]
 # It goes through sets of strings, whose order is another in each process.

@@ -26,7 +26,7 @@ from support.cli_process import Grouptrail
 from support.kafka_clients import await_that
 
 # Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
-pytestmark = [pytest.mark.broker, pytest.mark.alone, pytest.mark.full]
+pytestmark = [pytest.mark.alone, pytest.mark.full]
 
 WORKLOAD_SECONDS = 12
 BULK = 120_000

@@ -20,8 +20,6 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import await_that, producer
 
-pytestmark = pytest.mark.broker
-
 RECORDS = 10
 
 

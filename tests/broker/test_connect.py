@@ -22,7 +22,7 @@ from support.kafka_clients import await_that
 from support.landed import config_of
 from support.observed_groups import Partitions, StableState
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 PROTOCOLS = {"sessioned": "sessioned", "eager": "default"}
 """The protocols by their settings, and what their groups call them."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import pytest
-
 from grouptrail.config import Config
 from grouptrail.kafka.cluster import GROUP_PREFIX
 from grouptrail.kafka.offsets_topic import OffsetsTopic
@@ -15,8 +13,6 @@ from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.kafka_clients import as_reader
-
-pytestmark = pytest.mark.broker
 
 
 def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:

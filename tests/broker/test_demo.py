@@ -16,8 +16,6 @@ import pytest
 
 from servers.processes import command_line, descendants
 
-pytestmark = pytest.mark.broker
-
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_SECONDS = 240
 # The kernel closes the children's stdin when the demo ends, and they are killed then (`servers.processes`).

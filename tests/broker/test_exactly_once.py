@@ -29,8 +29,6 @@ from support.cli_process import Grouptrail
 from support.contexts import context
 from support.kafka_clients import PATIENCE_SECONDS, await_that
 
-pytestmark = pytest.mark.broker
-
 WORKLOAD_SECONDS = 25
 
 

@@ -17,8 +17,6 @@ from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded
 from support.cli_process import Grouptrail
 
-pytestmark = pytest.mark.broker
-
 BOTH_JOBS = ("--job", "decode", "--job", "history")
 
 

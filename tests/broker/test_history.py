@@ -29,8 +29,6 @@ from support.deadlines import scaled
 from support.history_tables import History, Row, described_members, partitions_of, rebalance_with
 from support.observed_groups import COMMITTED, ClientGroup, MemberProcess, Partition, ShareClientGroup
 
-pytestmark = pytest.mark.broker
-
 NEW, OLD = VERSIONS[0], VERSIONS[-1]
 PATIENCE_SECONDS = scaled(480)
 BOTH_JOBS = ("--job", "decode", "--job", "history")

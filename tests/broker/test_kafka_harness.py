@@ -23,8 +23,6 @@ from servers.kafka import OFFSETS_FORMATTER, PASSWORDS, Broker, fetch
 from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw, read_records
 from support.kafka_clients import await_that, commit, commit_all, make_orders
 
-pytestmark = pytest.mark.broker
-
 PARTITIONS = 2
 
 

@@ -41,9 +41,6 @@ from support.lag_figures import (
     newest,
 )
 
-pytestmark = pytest.mark.broker
-
-
 MILLISECOND = 0.0015  # record timestamps are whole milliseconds, and lag is rounded to one
 TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
 SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}

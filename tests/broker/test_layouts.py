@@ -21,8 +21,6 @@ from layouts import (
 )
 from servers import kafka
 
-pytestmark = pytest.mark.broker
-
 NEWEST, (BROKER, FORMER, OLDEST) = layouts.NEWEST, kafka.VERSIONS
 IN_FULL = pytest.mark.full  # the jars of an older release
 BLOBS = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")

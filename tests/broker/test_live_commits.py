@@ -27,8 +27,6 @@ from support.cli_process import Grouptrail
 from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
 
-pytestmark = pytest.mark.broker
-
 
 @pytest.fixture(scope="module", autouse=True)
 def orders(broker: Broker) -> None:

@@ -27,8 +27,6 @@ from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS, await_that, in_background, producer
 from support.lag_figures import groups_around_a_transaction
 
-pytestmark = pytest.mark.broker
-
 RECORDS_A_SECOND = 20
 STOP_SECONDS = 45
 # `run` starts a JVM, beside the tests of other processes.

@@ -23,8 +23,6 @@ from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all, producer
 
-pytestmark = pytest.mark.broker
-
 PARTITIONS = 3
 URL_SAFE = str.maketrans("+/", "-_")  # base64 as Kafka prints it, of librdkafka's
 

@@ -22,7 +22,7 @@ from support.cli_process import Grouptrail
 from support.frozen_warehouse import thaw
 from support.kafka_clients import await_that, make_orders, producer
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 GROUP = "billing"
 COMMITTED, END = 3, 8

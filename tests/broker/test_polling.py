@@ -28,7 +28,7 @@ from support.contexts import context
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that, producer
 from support.lag_figures import classic_member, described, figures, kip848_member, newest
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 PARTITIONS = 3
 CHECKED = ("offset_commits", "group_metadata", "group_records", "ingest_progress", "generations", "group_states")

@@ -14,7 +14,7 @@ from grouptrail.spark.java import cache_folder, find_java
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 
 def test_prepare_records_class_data_of_kafka_and_spark(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from servers.kafka import Broker
 from servers.offsets_topic import ensure_offsets_topic
 from support.observed_groups import NotStableError
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 RUNS = 50
 WANTED_FACTS = 1_000

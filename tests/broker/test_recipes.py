@@ -7,7 +7,6 @@ import re
 import shlex
 from pathlib import Path
 
-import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 
 from grouptrail.config import Config
@@ -16,7 +15,6 @@ from servers.kafka import Broker
 from support.from_config import sql_context
 from support.sample_history import lay_sample_history
 
-pytestmark = pytest.mark.broker
 RECIPES = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
 QUERY = "SELECT * FROM offsets_as_of('billing', '2026-03-04T12:02:30Z')"
 

@@ -29,7 +29,7 @@ from servers.kafka import VERSIONS, Broker
 from servers.offsets_topic import ensure_offsets_topic
 from support.observed_groups import PATIENCE_SECONDS
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 OLD = VERSIONS[-1]
 WANTED_FACTS = 1_000

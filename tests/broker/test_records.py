@@ -17,8 +17,6 @@ from servers.kafka import Broker
 from support.deadlines import scaled
 from support.kafka_clients import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.broker
-
 DEADLINE_SECONDS = scaled(2)
 # A lost connection is opened again once.
 LIMIT_SECONDS = 2.5 * DEADLINE_SECONDS

@@ -24,8 +24,6 @@ from support.cli_process import Grouptrail
 from support.history_batches import commit, metadata
 from support.kafka_clients import PATIENCE_SECONDS, await_that
 
-pytestmark = pytest.mark.broker
-
 WORKLOAD_SECONDS = 10
 HISTORY = ("generations", "group_states", "memberships", "partition_ownership", "rebalances")
 

@@ -33,8 +33,6 @@ from support.cli_in_process import Cli, run_cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all, producer
 
-pytestmark = pytest.mark.broker
-
 USER, PASSWORD = "watcher", "scram-Geheim-4711"
 EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY = "metrics-Geheim-4712", "keystore-Geheim-4713", "storage-Geheim-4714"
 SECRETS = (PASSWORD, EXPORTER_PASSWORD, KEY_PASSWORD, STORAGE_KEY)

@@ -29,8 +29,6 @@ from support.contexts import context
 from support.kafka_clients import PATIENCE_SECONDS
 from support.landed import config_of
 
-pytestmark = pytest.mark.broker
-
 WORKLOAD_SECONDS = 12
 PARTITIONS = 4
 

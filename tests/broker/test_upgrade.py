@@ -17,7 +17,7 @@ from support.kafka_clients import commit, make_orders
 from support.observed_groups import ClientGroup, StableState
 from support.small_tables import HISTORY
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]  # the jars of three releases
+pytestmark = pytest.mark.full  # the jars of three releases
 
 OLDEST = VERSIONS[-1]
 

@@ -25,7 +25,7 @@ from support.ending_clients import ClientProcess, EndingClient
 from support.kafka_clients import PATIENCE_SECONDS, await_that, in_background, producer
 from support.landed import config_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 STOP_SECONDS = 30
 SHORT_SESSION = 6

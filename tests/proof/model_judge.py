@@ -8,20 +8,18 @@ neither it nor its note names a true reason; only where records are missing may 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
 from grouptrail.history.evidence import COMPACTED_NOTE
-from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.state import FoldState, decode_state, encode_state
 from proof.coordinator_model import Run
 from proof.coordinator_model.cluster import Moment, TrueMember
+from support.group_records import KeyedRows, Row, fold_in_pieces
 
-Row = dict[str, Any]
 Verdict = Literal["right", "unknown", "wrong guess", "wrong"]
 Partition = tuple[str, int]
 
@@ -97,23 +95,6 @@ class Fact:
     detail: str = ""
 
 
-def fold_in_pieces(records: Sequence[Record], cuts: Iterable[int], names: Mapping[str, str]) -> list[tuple[str, Row]]:
-    """Return the final rows of records folded in pieces that begin at `cuts`."""
-    rows: dict[tuple[Any, ...], tuple[str, Row]] = {}
-    state = FoldState("group", 0)
-    if not records:
-        return []
-    bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(records)}), len(records)]
-    for start, stop in pairwise(bounds):
-        complete_to = records[stop - 1].offset + (2 if stop == len(records) else 1)
-        result = fold_group(state, records[start:stop], complete_to=complete_to, names=names)
-        state = decode_state("group", 0, encode_state(result.state), names)
-        for row in result.rows:
-            values = dict(row.values())
-            rows[(row.table, *(values[column] for column in row.key))] = (row.table, values)
-    return list(rows.values())
-
-
 def compacted(records: Sequence[Record], start: int, *, keeps_tombstones: bool) -> list[Record]:
     """Return what the log cleaner leaves below an offset: the last record of each key, and recent tombstones."""
     last = {(record.type, record.name): record for record in records if record.offset < start}
@@ -121,7 +102,7 @@ def compacted(records: Sequence[Record], start: int, *, keeps_tombstones: bool) 
     return [*sorted(left, key=lambda one: one.offset), *(record for record in records if record.offset >= start)]
 
 
-def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool) -> list[tuple[str, Row]]:
+def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool) -> KeyedRows:
     """Return the rows where records between two offsets were compacted, and read together long after."""
     before = [record for record in done.records if record.offset < stop]
     after = [
@@ -132,41 +113,44 @@ def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool
     return fold_in_pieces([*before, *after], [len(before)], done.names)
 
 
-def judge(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
+def _rows_by_table(rows: KeyedRows) -> defaultdict[str, list[Row]]:
+    tables: defaultdict[str, list[Row]] = defaultdict(list)
+    for (table, *_), row in rows.items():
+        tables[table].append(row)
+    return tables
+
+
+def judge(run: Run, rows: KeyedRows) -> list[Fact]:
     """Return a verdict on each fact of a run: those in the rows, and those that are missing from them."""
-    tables: dict[str, list[Row]] = {}
-    for table, row in rows:
-        tables.setdefault(table, []).append(row)
+    tables = _rows_by_table(rows)
     truth = _Truth(run.moments)
     return [
-        *_generations(truth, tables.get("generations", [])),
-        *_rebalances(truth, tables.get("rebalances", [])),
-        *_memberships(truth, tables.get("memberships", [])),
-        *_ownership(truth, tables.get("partition_ownership", [])),
-        *_states(truth, tables.get("group_states", [])),
+        *_generations(truth, tables["generations"]),
+        *_rebalances(truth, tables["rebalances"]),
+        *_memberships(truth, tables["memberships"]),
+        *_ownership(truth, tables["partition_ownership"]),
+        *_states(truth, tables["group_states"]),
     ]
 
 
-def judge_compacted(run: Run, rows: Sequence[tuple[str, Row]]) -> list[Fact]:
+def judge_compacted(run: Run, rows: KeyedRows) -> list[Fact]:
     """Return a verdict on what the rows of a compacted log claim: causes, missing generations, times, states.
 
     What compaction took is missing from the rows. A beginning that its cause calls `likely` may be a wrong guess.
     """
-    tables: dict[str, list[Row]] = {}
-    for table, row in rows:
-        tables.setdefault(table, []).append(row)
+    tables = _rows_by_table(rows)
     truth = _Truth(run.moments)
-    rebalances = tables.get("rebalances", [])
+    rebalances = tables["rebalances"]
     causes = [fact for fact in _rebalances(truth, rebalances) if fact.about.startswith("cause")]
     guessed = {
         row["incarnation"]: row["at"] for row in rebalances if (row["cause"], row["certainty"]) == _LIKELY_BEGINNING
     }
-    generations = sorted(tables.get("generations", []), key=lambda row: row["record_offset"])
+    generations = sorted(tables["generations"], key=lambda row: row["record_offset"])
     return [
         *causes,
         *(_compacted_skipped(truth, before, row, guessed) for before, row in pairwise([None, *generations]) if row),
-        *(fact for row in tables.get("memberships", []) for fact in _compacted_membership(truth, row, guessed)),
-        *_compacted_states(truth, tables.get("group_states", [])),
+        *(fact for row in tables["memberships"] for fact in _compacted_membership(truth, row, guessed)),
+        *_compacted_states(truth, tables["group_states"]),
         *(fact for row in generations for fact in _compacted_generation(truth, row)),
         *(_compacted_duration(truth, row) for row in rebalances),
     ]

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from grouptrail.storage.warehouse import Warehouse
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker("spark")
+
+
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return load_config(None, {"warehouse": str(tmp_path / "warehouse"), "cluster": "test"}, {})

@@ -10,8 +10,6 @@ from pyspark.sql import SparkSession
 
 from grouptrail.spark.java import find_java
 
-pytestmark = pytest.mark.spark
-
 ROUNDS = 10
 
 

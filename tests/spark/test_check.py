@@ -17,8 +17,6 @@ from support.broken_tables import BROKEN, expected_names, lay_broken
 from support.frozen_warehouse import thaw
 from support.small_tables import at
 
-pytestmark = pytest.mark.spark
-
 
 def test_check_invalid_rows_fail_every_expectation(warehouse: Warehouse, config: Config) -> None:
     """Each expectation fails because of its rows, not because of an error in its query; results store only key

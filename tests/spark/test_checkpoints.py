@@ -19,8 +19,6 @@ from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.warehouse import Warehouse
 from support.small_tables import lay
 
-pytestmark = pytest.mark.spark
-
 JOB, TABLE = "copy", "offset_commits"
 
 

@@ -29,8 +29,6 @@ from grouptrail.storage.table import Table
 from grouptrail.storage.upkeep import vacuum
 from grouptrail.storage.warehouse import Warehouse
 
-pytestmark = pytest.mark.spark
-
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 APPENDED, UPSERTED = "log_offsets", "history_positions"
 

@@ -25,8 +25,6 @@ from grouptrail.storage.schema import table_schema
 from grouptrail.storage.warehouse import Warehouse
 from support.deadlines import until
 
-pytestmark = pytest.mark.spark
-
 JOB, TABLE = "copy", "log_offsets"
 
 

@@ -15,7 +15,7 @@ from grouptrail.query.spark.engine import SparkEngine
 from grouptrail.storage.warehouse import Warehouse
 from support.fuzz import FUZZ, for_seconds
 
-pytestmark = [pytest.mark.spark, pytest.mark.full]
+pytestmark = pytest.mark.full
 
 SECONDS = 15
 TABLE = "offset_commits"

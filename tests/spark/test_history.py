@@ -47,8 +47,6 @@ from support.records_in_memory import RecordsInMemory
 from support.small_tables import lay
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
-pytestmark = pytest.mark.spark
-
 WRITES = (*TABLES, POSITIONS)
 
 

@@ -20,8 +20,6 @@ from grouptrail.storage.checkpoints import CheckpointGoneError
 from support.cli_in_process import Cli, succeeded
 from support.deadlines import scaled
 
-pytestmark = pytest.mark.spark
-
 COUNT_JOB = '''
 """Counts the commits of each batch."""
 
@@ -48,9 +46,7 @@ def test_fifth_job_in_the_registry_is_run_and_recovered(
     folder.mkdir()
     (folder / "job.py").write_text(COUNT_JOB)
     monkeypatch.syspath_prepend(tmp_path)
-    count = jobs.ModuleJob(
-        "count", "counts commits", reads=("offset_commits",), writes=(), module="count_commits.job"
-    )
+    count = jobs.Job("count", "counts commits", reads=("offset_commits",), writes=(), module="count_commits.job")
     monkeypatch.setattr(jobs, "JOBS", (*jobs.JOBS, count))
     table = warehouse_of(config, spark).table("offset_commits")
     table.ensure()
@@ -103,7 +99,7 @@ def test_run_job_whose_batch_fails_resumes_its_checkpoint_while_another_continue
     shaky.faults += [RuntimeError("Python worker failed to connect back."), KeyError("x"), OSError("SlowDown")]
     monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.2)
     monkeypatch.setattr(restarts, "LONGEST_PAUSE_SECONDS", 0.2)
-    both = [jobs.ModuleJob(name, "ticks", reads=(), writes=(), module=f"{name}.job") for name in ("shaky", "steady")]
+    both = [jobs.Job(name, "ticks", reads=(), writes=(), module=f"{name}.job") for name in ("shaky", "steady")]
     printed: list[str] = []
     cluster = pipeline._Cluster(config, both, printed.append)
     signals: list[int] = []
@@ -141,7 +137,7 @@ def test_run_restart_waits_while_the_checkpoint_is_gone(
     (tmp_path / "mounted" / "job.py").write_text(TICKING_JOB)
     monkeypatch.syspath_prepend(tmp_path)
     job = import_module("mounted.job")
-    run = pipeline._JobRun(jobs.ModuleJob("mounted", "ticks", reads=(), writes=(), module="mounted.job"))
+    run = pipeline._JobRun(jobs.Job("mounted", "ticks", reads=(), writes=(), module="mounted.job"))
     monkeypatch.setattr(restarts, "FIRST_PAUSE_SECONDS", 0.0)
     deadline = time.monotonic() + scaled(120)
 

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config
 from grouptrail.lag import job, shards
 from grouptrail.lag.job import LagWriter
 from grouptrail.lag.shards import LagShards
@@ -21,19 +21,14 @@ from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.engines import delta_rs
 from grouptrail.storage.lineage import with_source
 from support.contexts import lag_inputs
-from support.lag_cluster import LagCluster, in_order, lay_empty
-
-pytestmark = pytest.mark.spark
+from support.lag_cluster import LagCluster, empty_tables, in_order
 
 SHARDS = 3
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    given = {"warehouse": str(tmp_path / "warehouse"), "lag.shards": SHARDS}
-    config = load_config(None, given | {"kafka.bootstrap.servers": "127.0.0.1:9"}, {})
-    lay_empty(config)
-    return config
+    return empty_tables(tmp_path / "warehouse", shards=SHARDS)
 
 
 def processes(config: Config) -> dict[int, int]:

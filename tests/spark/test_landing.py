@@ -42,8 +42,6 @@ from support import landed
 from support.records_in_memory import RecordsInMemory
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
-pytestmark = pytest.mark.spark
-
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 # Keys and values of every vector, in two partitions, with a hole after every third record.

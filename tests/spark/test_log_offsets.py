@@ -29,8 +29,6 @@ from support import deadlines, landed
 from support.contexts import context
 from support.kafka_clients import await_that
 
-pytestmark = pytest.mark.spark
-
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 SILENCE = "no broker answered"
 

@@ -28,8 +28,6 @@ from support.frozen_warehouse import NOON as WRITTEN
 from support.frozen_warehouse import thaw
 from support.small_tables import NOON, lay
 
-pytestmark = pytest.mark.spark
-
 LATER = WRITTEN + timedelta(days=30)
 
 

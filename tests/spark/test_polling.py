@@ -19,8 +19,6 @@ from grouptrail.storage.warehouse import Warehouse
 from support import landed
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
-pytestmark = pytest.mark.spark
-
 BILLING = classic_group("Stable", member("a", 0), commits=AT_5)
 SEARCH = replace(consumer_group(3, {"a": [0], "b": [1]}), group_id="search")
 

@@ -10,13 +10,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from grouptrail.config import Config
 from support.cli_process import Grouptrail
 from support.deadlines import scaled
-
-pytestmark = pytest.mark.spark
 
 DEADLINE_SECONDS = scaled(120)
 POLL_SECONDS = 0.1

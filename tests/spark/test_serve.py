@@ -27,7 +27,6 @@ from support import connect_requests
 from support.cli_process import Grouptrail
 from support.sql_server import BEELINE, SECRET, Server, beeline, listening_ports
 
-pytestmark = pytest.mark.spark
 CLIENTS = Path(__file__).resolve().parents[2] / "docs" / "sql-clients.md"
 
 # What an attacker sends over JDBC; {folder} is where it tries to write.

@@ -16,7 +16,6 @@ from grouptrail.config import Config
 from support.certificates import self_signed, trust_store
 from support.sql_server import Server, beeline
 
-pytestmark = pytest.mark.spark
 TOKEN = "0123456789abcdef-of-the-clients"
 
 

@@ -16,8 +16,6 @@ from grouptrail.storage.engines.spark import table_in_sql
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse
 
-pytestmark = pytest.mark.spark
-
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 

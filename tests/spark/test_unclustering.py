@@ -24,8 +24,6 @@ from grouptrail.storage.table import Table
 from grouptrail.storage.upkeep import optimize
 from grouptrail.storage.warehouse import Warehouse
 
-pytestmark = pytest.mark.spark
-
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 COLUMNS = ("topic", "partition", "log_end_offset", "asked_at", "sampled_at")
 

@@ -21,9 +21,6 @@ from grouptrail.storage.warehouse import Warehouse
 from support.frozen_warehouse import thaw
 from support.queries import asked
 
-pytestmark = pytest.mark.spark
-
-
 # One table for each kind of thinning, retention and sorting.
 EACH_KIND = ("offset_commits", "rebalances", "log_offsets", "consumer_lag", "check_results")
 

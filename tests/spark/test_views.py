@@ -22,7 +22,6 @@ from support.queries import asked
 from support.sample_history import ASKED
 from support.small_tables import at, lay
 
-pytestmark = pytest.mark.spark
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
 
 

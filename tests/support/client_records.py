@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from grouptrail.history.operations import Record
 from grouptrail.history.subscriber import Partition, Subscriber
-from support.group_records import Row, as_record, fold_rows, of
+from support.group_records import Row, as_record, fold
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -73,7 +73,7 @@ class Recorded(NamedTuple):
 
     def newest_generation(self) -> Row:
         """Return the row of the newest generation in the history."""
-        return of(fold_rows(self.records), "generations")[-1]
+        return fold(self.records)["generations"][-1]
 
     def subscription_error(self) -> str | None:
         """Return the error of the members' subscriptions, which must have the same one."""

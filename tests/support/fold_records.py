@@ -6,20 +6,12 @@ tests' citations GMM is group-coordinator's GroupMetadataManager.java, 3.x core'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from grouptrail import contracts
-from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.rows import TABLES
-from grouptrail.history.state import decode_state, encode_state
 from support import group_records
-from support.group_records import Row
-
-Rows = dict[str, list[Row]]
-"""Rows by table, in the order of the log."""
+from support.group_records import Row, Rows
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -122,25 +114,28 @@ def current(
     return consumer(offset, at, "CurrentMemberAssignment", name, body)
 
 
+def first_epoch(*numbers: int, at: int = 1_000) -> list[Record]:
+    """Return the records of a KIP-848 group in epoch 2, whose first member `a` has got these partitions."""
+    records = [joins(0, at, "a"), epoch(1, at, 2), target(2, at, "a", numbers), target_epoch(3, at, 2)]
+    return [*records, current(4, at, "a", 2, numbers, previous=0)]
+
+
+def at_once(records: Sequence[Record]) -> list[Record]:
+    """Return the records as read when they were written."""
+    return [record._replace(read_at_once=True) for record in records]
+
+
 def streams(offset: int, at: int, part: str, name: str | None, body: Row | None) -> Record:
     """Return a record of a streams group (KIP-1071)."""
     return Record(offset, at, f"StreamsGroup{part}", name, body)
 
 
-def fold(
-    records: Sequence[Record],
-    calls: Sequence[tuple[int, int]] | None = None,
-    *,
-    names: Mapping[str, str] | None = None,
-) -> Rows:
-    """Fold records at once, or call after call: (up to how many records, complete_to)."""
-    rows: dict[tuple[Any, ...], Row] = {}
-    state = None
-    for count, complete_to in calls or [(len(records), records[-1].offset + 2)]:
-        before = decode_state("billing", 0, state, names or {})
-        result = fold_group(before, records[:count], complete_to=complete_to, names=names or {})
-        state = encode_state(result.state)
-        for table, row in json.loads(json.dumps([(row.table, row.values()) for row in result.rows])):
-            rows[(table, *(row[column] for column in contracts.tables()[table].key[2:]))] = row
-    in_order = sorted(rows.items(), key=lambda one: (one[0][1], *map(str, one[0][2:])))
-    return {table: [row for key, row in in_order if key[0] == table] for table in TABLES}
+def states(rows: Rows) -> list[tuple[Any, ...]]:
+    """Return the group's states except PreparingRebalance: state, evidence, beginning and end."""
+    listed = [row for row in rows["group_states"] if row["state"] != "PreparingRebalance"]
+    return [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in listed]
+
+
+def last(rows: Rows, table: str = "rebalances") -> Row:
+    """Return the newest row of a table."""
+    return rows[table][-1]

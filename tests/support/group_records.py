@@ -8,15 +8,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from grouptrail import contracts
 from grouptrail.decode.rows import decode_row
 from grouptrail.decode.times import from_time
 from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.state import decode_state, encode_state
+from grouptrail.history.rows import TABLES
+from grouptrail.history.state import FoldState, decode_state, encode_state
 
 Row = dict[str, Any]
-Rows = dict[tuple[Any, ...], Row]
+KeyedRows = dict[tuple[Any, ...], Row]
+"""Rows by their table and key."""
+Rows = dict[str, list[Row]]
+"""Rows by table, in the order of the log."""
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -111,39 +114,43 @@ def gone(offset: int, at: int) -> Record:
     return Record(offset, at, "GroupMetadata", None, None)
 
 
-def fold_rows(
-    records: Iterable[Record],
-    cuts: Sequence[int] = (),
-    *,
-    names: Mapping[str, str] | None = None,
-    group_id: str = "billing",
-    reaches_end: bool = True,
-) -> Rows:
-    """Return the rows by table and key after folding the records in pieces that begin at `cuts`."""
-    log = list(records)
-    end = log[-1].offset + 1 if log else 0
-    rows: Rows = {}
-    state = None
-    bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(log)}), len(log)]
-    for start, stop in pairwise(bounds):
-        is_last = stop == len(log)
-        read_to = end + 1 if is_last and reaches_end else log[stop - 1].offset + 1 if not is_last else end
-        before = decode_state(group_id, 0, state, names or {})
-        result = fold_group(before, log[start:stop], complete_to=read_to, names=names or {})
-        state = encode_state(result.state)
-        for table, row in json.loads(json.dumps([(row.table, row.values()) for row in result.rows])):
-            key = contracts.tables()[table].key[2:]
-            known = rows.get((table, *(row[column] for column in key)))
-            assert known is None or known["is_open"], f"a closed row of {table} was written again"
-            rows[(table, *(row[column] for column in key))] = row
+def fold_calls(calls: Iterable[tuple[Sequence[Record], int]], names: Mapping[str, str] | None = None) -> KeyedRows:
+    """Return the rows after folding call after call, each with its records and `complete_to`."""
+    rows: KeyedRows = {}
+    state = FoldState("billing", 0)
+    for records, complete_to in calls:
+        result = fold_group(state, records, complete_to=complete_to, names=names or {})
+        state = decode_state("billing", 0, encode_state(result.state), names or {})
+        for row in result.rows:
+            values = dict(row.values())
+            key = (row.table, *(values[column] for column in row.key))
+            assert key not in rows or rows[key]["is_open"], f"a closed row of {row.table} was written again"
+            rows[key] = values
     return rows
 
 
-def of(rows: Rows, table: str) -> list[Row]:
-    """Return one table's rows in log order."""
-    return [
-        row for _, row in sorted(((key, row) for key, row in rows.items() if key[0] == table), key=lambda one: one[0])
-    ]
+def fold_in_pieces(
+    records: Sequence[Record], cuts: Iterable[int] = (), names: Mapping[str, str] | None = None
+) -> KeyedRows:
+    """Return the rows after folding the records in pieces that begin at `cuts`."""
+    bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(records)}), len(records)] if records else []
+    pieces = (records[start:stop] for start, stop in pairwise(bounds))
+    return fold_calls([(piece, piece[-1].offset + (2 if piece[-1] is records[-1] else 1)) for piece in pieces], names)
+
+
+def fold(
+    records: Iterable[Record],
+    calls: Iterable[tuple[int, int]] | None = None,
+    *,
+    cuts: Iterable[int] = (),
+    names: Mapping[str, str] | None = None,
+) -> Rows:
+    """Fold records at once, in pieces that begin at `cuts`, or call after call: (up to how many, complete_to)."""
+    log = list(records)
+    each = [(log[:count], complete_to) for count, complete_to in calls or ()]
+    rows = fold_calls(each, names) if each else fold_in_pieces(log, cuts, names)
+    in_order = sorted(rows.items(), key=lambda one: one[0])
+    return {table: [json.loads(json.dumps(row)) for key, row in in_order if key[0] == table] for table in TABLES}
 
 
 def real_logs() -> list[tuple[str, list[Record]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +20,12 @@ from support.lag_samples import LOGS, at, log
 _GROUPS, _PARTITIONS, _OF_TOPIC = 12, 5, 3
 
 
-def lay_empty(config: Config) -> None:
-    """Create the tables without rows."""
+def empty_tables(folder: Path, **lag: Any) -> Config:
+    """Return the configuration of a warehouse with empty tables, and of brokers that do not answer."""
+    config = Config(warehouse=str(folder), kafka={"bootstrap.servers": "127.0.0.1:9"}, lag=lag)
     for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *groups.TABLES):
         small_tables.lay(config, table)
+    return config
 
 
 def store_commits(config: Config, rows: pa.Table, *sources: SourceVersion) -> None:

@@ -1,12 +1,19 @@
-"""The browser of the tests without a JVM."""
+"""A warehouse of its own for each test that wants one, and the browser of the tests without a JVM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from grouptrail.config import Config
 from support.chromium import Browser
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(warehouse=str(tmp_path / "warehouse"))
 
 
 @pytest.fixture(scope="module")

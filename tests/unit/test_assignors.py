@@ -17,7 +17,8 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from grouptrail.history.assignors import Explanation, Partition, Subscriber, explain, skew
+from grouptrail.history.assignors import Explanation, explain, skew
+from grouptrail.history.subscriber import Partition, Subscriber
 from support.strategies import MANY
 
 STICKY = ("sticky", "cooperative-sticky")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +23,8 @@ def row(minute: float, committed: int, lag: int, commit_minute: float, **more: A
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
+def config(config: Config) -> Config:
     """Billing commits until 12:05, then not for ten minutes, then it catches up; shipping is well throughout."""
-    config = Config(warehouse=str(tmp_path))
     rows = [row(minute / 6, 100 + minute, 10, minute / 6) for minute in range(30)]
     rows += [row(5 + minute / 6, 130, 20, 5) for minute in range(60)]
     rows += [row(15 + minute / 6, 400, 0, 15) for minute in range(30)]

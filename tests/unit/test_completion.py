@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +18,7 @@ HOSTILE = ("$(touch owned)", "`touch owned`", "a b", "-rf", "x;reboot", "x\x1b[2
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    config = Config(warehouse=str(tmp_path / "lake"))
+def config(config: Config) -> Config:
     state = {"state": "Stable", "started_at": at(0)}
     groups = ("billing", "billing-eu", "audit", *HOSTILE)
     lay(config, "group_states", *({**state, "group_id": name} for name in groups))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.history.assignors import Explanation, Partition, Subscriber, explain
+from grouptrail.history.assignors import Explanation, explain
 from grouptrail.history.dealing import dealer
+from grouptrail.history.subscriber import Partition, Subscriber
 from support.client_records import Dealt, lines_dealt
 from support.strategies import MANY
 

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -62,8 +61,7 @@ def test_read_digest_new_groups_are_not_known_before_the_topic_was_read(example:
     assert "not known: the topic has been read only since then" in render(digest_of(rows), "markdown")
 
 
-def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(tmp_path: Path) -> None:
-    config = Config(warehouse=str(tmp_path))
+def test_read_digest_missing_tables_are_named_and_an_empty_warehouse_raises(config: Config) -> None:
     with pytest.raises(QueryError, match="nothing has landed of cluster default"):
         read_digest(warehouse_of(config), at(0), sample_seconds=SAMPLE_SECONDS)
     lay(config, "ingest_progress", {"record_partition": 1})
@@ -135,9 +133,8 @@ def test_digest_without_a_sample_in_the_period_does_not_know_the_worst_groups(ex
     ],
 )
 def test_digest_says_that_no_group_is_behind_only_of_new_samples(
-    tmp_path: Path, age: timedelta | None, said: str
+    config: Config, age: timedelta | None, said: str
 ) -> None:
-    config = Config(warehouse=str(tmp_path))
     row = {"status": "OK", "topic": "orders", "lag": 0}
     samples = [] if age is None else [row | {"sampled_at": datetime.now(UTC) - age}]
     lay(config, "consumer_lag", *samples)

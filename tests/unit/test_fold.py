@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from grouptrail.history.group import Partition, partitions
 from grouptrail.history.operations import Record
-from support.group_records import Row, Rows, classic, fold_rows, gone, member, of, real_logs, worker
+from support.group_records import Row, Rows, classic, fold, gone, member, real_logs, worker
 
 REAL_LOGS = real_logs()
 INTERVALS = (
@@ -21,18 +21,18 @@ INTERVALS = (
 
 def test_fold_classic_group_member_joins_fills_every_history_table() -> None:
     """A second member joins: generations, states, members, ownership and the rebalance."""
-    rows = fold_rows(
+    rows = fold(
         [
             classic(10, 1_000, 0, {}),
             classic(11, 5_000, 1, {"a": {"orders": [0, 1]}}, state_at=4_900),
             classic(12, 9_000, 2, {"a": {"orders": [0]}, "b": {"orders": [1]}}, state_at=8_000),
         ]
     )
-    first, second, third = of(rows, "generations")
+    first, second, third = rows["generations"]
     assert [row["generation"] for row in (first, second, third)] == [0, 1, 2]
     assert (second["started_at"], second["ended_at"], second["skipped"], second["skew"]) == (5_000, 9_000, 0, 0)
     assert (third["is_open"], third["ended_at"], third["partition_count"], third["leader"]) == (True, None, 2, "a")
-    states = [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in of(rows, "group_states")]
+    states = [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in rows["group_states"]]
     assert sorted(states, key=lambda state: (state[2], state[3] or 99_999)) == [
         ("Empty", "recorded", 1_000, 4_900),
         ("PreparingRebalance", "inferred", 4_900, 4_900),
@@ -44,10 +44,10 @@ def test_fold_classic_group_member_joins_fills_every_history_table() -> None:
     ]
     owned = {
         (row["partition"], row["member_id"]): (row["owned_from"], row["owned_until"])
-        for row in of(rows, "partition_ownership")
+        for row in rows["partition_ownership"]
     }
     assert owned == {(0, "a"): (5_000, None), (1, "a"): (5_000, 8_000), (1, "b"): (9_000, None)}
-    start, joined = of(rows, "rebalances")
+    start, joined = rows["rebalances"]
     assert (start["cause"], start["partitions_added"]) == ("group_started", 2)
     assert (joined["cause"], joined["members_joined"], joined["duration_ms"]) == ("member_joined", ["b"], 1_000)
     assert (joined["partitions_moved"], joined["partitions_kept"], joined["partitions_added"]) == (1, 1, 0)
@@ -73,37 +73,37 @@ def test_fold_departed_member_ending_depends_on_timeout_and_instance_id(
         classic(1, 1_000, 3, {"a": {"orders": [0]}, "b": member({"orders": [1]}, **more)}),
         classic(2, state_at + 5, 4, {"a": {"orders": [0, 1]}}, state_at=state_at),
     ]
-    rows = fold_rows(record._replace(leader_epoch=3) for record in log)
-    [left] = [row for row in of(rows, "memberships") if row["member_id"] == "b"]
+    rows = fold(record._replace(leader_epoch=3) for record in log)
+    [left] = [row for row in rows["memberships"] if row["member_id"] == "b"]
     assert (left["ended"], left["left_at"], left["began"]) == (ended, state_at, "there")
-    assert of(rows, "rebalances")[-1]["cause"] == cause
+    assert rows["rebalances"][-1]["cause"] == cause
 
 
 def test_fold_static_member_restart_is_not_a_rebalance() -> None:
     """The same generation, a new member id under the same instance id."""
-    rows = fold_rows(
+    rows = fold(
         [
             classic(1, 1_000, 1, {"s-1": member({"orders": [0]}, group_instance_id="s")}),
             classic(2, 2_000, 1, {"s-2": member({"orders": [0]}, group_instance_id="s")}),
         ]
     )
-    assert len(of(rows, "generations")) == len(of(rows, "rebalances")) == 1
-    assert [row["ended"] for row in of(rows, "memberships")] == ["replaced", None]
-    assert of(rows, "generations")[0]["members"][0]["member_id"] == "s-2"
-    assert of(rows, "rebalances")[0]["handed_over"] == []
+    assert len(rows["generations"]) == len(rows["rebalances"]) == 1
+    assert [row["ended"] for row in rows["memberships"]] == ["replaced", None]
+    assert rows["generations"][0]["members"][0]["member_id"] == "s-2"
+    assert rows["rebalances"][0]["handed_over"] == []
 
 
 def test_fold_skipped_generations_are_counted() -> None:
     """From generation 1 to 4, two have no record."""
-    rows = fold_rows([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
-    assert [row["skipped"] for row in of(rows, "generations")] == [0, 2]
-    assert of(rows, "rebalances")[-1]["skipped"] == 2
+    rows = fold([classic(1, 1_000, 1, {"a": {}}), classic(2, 2_000, 4, {"a": {}, "b": {}})])
+    assert [row["skipped"] for row in rows["generations"]] == [0, 2]
+    assert rows["rebalances"][-1]["skipped"] == 2
 
 
 def test_fold_first_record_mid_life_has_unknown_cause() -> None:
     """A first record in the middle of a group's life."""
-    rows = fold_rows([classic(1, 1_000, 17, {"a": {"orders": [0]}})])
-    [generation], [rebalance], [state] = of(rows, "generations"), of(rows, "rebalances"), of(rows, "group_states")
+    rows = fold([classic(1, 1_000, 17, {"a": {"orders": [0]}})])
+    [generation], [rebalance], [state] = rows["generations"], rows["rebalances"], rows["group_states"]
     assert (generation["skipped"], rebalance["cause"], rebalance["certainty"]) == (None, "unknown", "ambiguous")
     assert "history begins here" in state["note"]
 
@@ -111,7 +111,7 @@ def test_fold_first_record_mid_life_has_unknown_cause() -> None:
 def test_fold_recreated_group_starts_a_new_incarnation() -> None:
     """The same name, another incarnation; nothing stays open from the first."""
     day = 86_400_000
-    rows = fold_rows(
+    rows = fold(
         [
             classic(1, 1_000, 1, {"a": {"orders": [0]}}),
             classic(2, 2_000, 2, {}),
@@ -121,19 +121,19 @@ def test_fold_recreated_group_starts_a_new_incarnation() -> None:
             classic(10, 9 * day + 5, 1, {"b": {"orders": [0]}}),
         ]
     )
-    dead = [row for row in of(rows, "group_states") if row["state"] == "Dead"]
+    dead = [row for row in rows["group_states"] if row["state"] == "Dead"]
     assert [row["note"].split(":")[0] for row in dead] == ["expired"]
-    assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 2, 2]
-    assert [row["cause"] for row in of(rows, "rebalances")] == ["group_started", "group_emptied", "group_started"]
+    assert [row["incarnation"] for row in rows["generations"]] == [1, 1, 2, 2]
+    assert [row["cause"] for row in rows["rebalances"]] == ["group_started", "group_emptied", "group_started"]
 
 
 def test_fold_group_removed_twice_had_an_incarnation_of_commits_alone() -> None:
     """An administrator's commit creates a group without GroupMetadata; its removal writes a tombstone all the
     same."""
     log = [classic(1, 1_000, 1, {"a": {"orders": [0]}}), classic(2, 2_000, 2, {}), gone(3, 9_000), gone(7, 50_000)]
-    rows = fold_rows([*log, classic(9, 90_000, 1, {"b": {"orders": [0]}})])
-    assert [row["incarnation"] for row in of(rows, "generations")] == [1, 1, 3]
-    assert [row["incarnation"] for row in of(rows, "group_states") if row["state"] == "Dead"] == [1, 2]
+    rows = fold([*log, classic(9, 90_000, 1, {"b": {"orders": [0]}})])
+    assert [row["incarnation"] for row in rows["generations"]] == [1, 1, 3]
+    assert [row["incarnation"] for row in rows["group_states"] if row["state"] == "Dead"] == [1, 2]
 
 
 CONNECT = {"protocol_type": "connect", "protocol": "sessioned"}
@@ -165,13 +165,13 @@ def test_fold_connect_tasks_reassigned_after_the_delay_count_as_moved(
         classic(4, 12_000, 4, {"a": worker(started, had={"sink": [-1], "late": [-1]})}, **CONNECT),
     ]
     log = [record._replace(leader_epoch=3) for record in log]
-    rows = fold_rows(log)
-    *_, left, made, given = of(rows, "rebalances")
+    rows = fold(log)
+    *_, left, made, given = rows["rebalances"]
     assert (left["cause"], left["partitions_removed"]) == ("member_left", 2)
     assert (made["cause"], made["cause_note"].split(":")[0]) == ("topic_created", "late")
     assert (given["cause"], given["cause_note"].split(",")[0]) == (cause, note)
     assert (given["partitions_moved"], given["unowned_partition_ms"]) == (2, 2 * 3_000)
-    assert fold_rows(log, range(len(log))) == rows
+    assert fold(log, cuts=range(len(log))) == rows
 
 
 def test_fold_connect_first_connector_cause_is_topic_created() -> None:
@@ -180,7 +180,7 @@ def test_fold_connect_first_connector_cause_is_topic_created() -> None:
         classic(1, 1_000, 1, {"a": worker({})}, **CONNECT),
         classic(2, 2_000, 2, {"a": worker({"sink": [-1]})}, **CONNECT),
     ]
-    assert of(fold_rows(log), "rebalances")[-1]["cause"] == "topic_created"
+    assert fold(log)["rebalances"][-1]["cause"] == "topic_created"
 
 
 def test_fold_rejoined_connect_worker_owns_only_its_new_assignment() -> None:
@@ -189,7 +189,7 @@ def test_fold_rejoined_connect_worker_owns_only_its_new_assignment() -> None:
         classic(1, 1_000, 1, {"a": worker({"sink": [-1], "source": [-1]}), "b": worker({"sink": [0]})}, **CONNECT),
         classic(2, 9_000, 2, {"a": worker({"sink": [0]}), "b": worker({"sink": [-1], "source": [-1]})}, **CONNECT),
     ]
-    first, second = map(owned, of(fold_rows(log), "generations"))
+    first, second = map(owned, fold(log)["generations"])
     assert first == {"a": {("sink", -1), ("source", -1)}, "b": {("sink", 0)}}
     assert second == {"a": {("sink", 0)}, "b": {("sink", -1), ("source", -1)}}
 
@@ -200,16 +200,16 @@ def test_fold_connect_worker_with_unreadable_metadata_keeps_previous_tasks() -> 
         classic(1, 1_000, 1, {"a": worker({"sink": [-1, 0]})}, **CONNECT),
         classic(2, 2_000, 2, {"a": unreadable}, **CONNECT),
     ]
-    *_, last = of(fold_rows(log), "generations")
+    *_, last = fold(log)["generations"]
     assert owned(last) == {"a": {("sink", -1), ("sink", 0), ("late", -1)}}
 
 
 @pytest.mark.parametrize(("name", "records"), REAL_LOGS, ids=[name for name, _ in REAL_LOGS])
 def test_fold_real_log_does_not_depend_on_batch_boundaries(name: str, records: list[Record]) -> None:
     """Fold record by record, in halves, and at once."""
-    whole = fold_rows(records)
-    assert fold_rows(records, range(len(records))) == whole
-    assert fold_rows(records, [len(records) // 2]) == whole
+    whole = fold(records)
+    assert fold(records, cuts=range(len(records))) == whole
+    assert fold(records, cuts=[len(records) // 2]) == whole
     assert_consistent(whole)
 
 
@@ -218,8 +218,8 @@ def test_fold_generated_log_does_not_depend_on_batch_boundaries(data: st.DataObj
     """Random histories of a classic group, cut at random."""
     records = data.draw(classic_logs())
     cuts = data.draw(st.lists(st.integers(0, len(records))))
-    whole = fold_rows(records)
-    assert fold_rows(records, cuts) == whole
+    whole = fold(records)
+    assert fold(records, cuts=cuts) == whole
     assert_consistent(whole)
 
 
@@ -275,20 +275,20 @@ def classic_logs(draw: st.DrawFn) -> list[Record]:
 def assert_consistent(rows: Rows) -> None:
     """Assert what every history must satisfy: at most one open row of each kind, and no partition owned twice."""
     for table, began, ended in INTERVALS:
-        assert all(row[ended] is None or row[began] <= row[ended] for row in of(rows, table))
+        assert all(row[ended] is None or row[began] <= row[ended] for row in rows[table])
     for table in ("generations", "group_states"):
-        assert sum(row["is_open"] for row in of(rows, table)) <= 1
+        assert sum(row["is_open"] for row in rows[table]) <= 1
     owners = [
         (row["topic"], row["partition"])
-        for row in of(rows, "partition_ownership")
+        for row in rows["partition_ownership"]
         if row["is_open"] and row["ended"] is None
     ]
-    kinds = {row["group_kind"] for row in of(rows, "generations")}
+    kinds = {row["group_kind"] for row in rows["generations"]}
     assert "share" in kinds or len(owners) == len(set(owners))
-    members = [row["member_id"] for row in of(rows, "memberships") if row["is_open"]]
+    members = [row["member_id"] for row in rows["memberships"] if row["is_open"]]
     assert len(members) == len(set(members))
-    if of(rows, "group_states") and not kinds:
+    if rows["group_states"] and not kinds:
         return
-    [generation] = [row for row in of(rows, "generations") if row["is_open"]] or [None]
+    [generation] = [row for row in rows["generations"] if row["is_open"]] or [None]
     if generation is not None and generation["members"] is not None:
         assert sorted(members) == [one["member_id"] for one in generation["members"]]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.history.fold import fold_group
 from grouptrail.history.operations import Record
-from grouptrail.history.rows import Row
-from grouptrail.history.state import FoldState, decode_state, encode_state
 from support.fold_records import (
     classic,
     commit_tombstone,
@@ -24,7 +20,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import KeyedRows, fold_in_pieces, gone
 
 _INTERVALS = {
     "generations": ("started_at", "ended_at"),
@@ -118,24 +114,7 @@ def logged(operations: list[tuple[str, int, int]]) -> list[Record]:
     return coordinator.records or [gone(0, coordinator.at)]
 
 
-def folded(records: list[Record], cuts: list[int]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Return rows by key, of records folded in pieces that begin at `cuts`."""
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    state = FoldState("billing", 0)
-    bounds = [0, *sorted({cut for cut in cuts if 0 < cut < len(records)}), len(records)]
-    for start, stop in pairwise(bounds):
-        complete_to = records[stop - 1].offset + (2 if stop == len(records) else 1)
-        result = fold_group(state, records[start:stop], complete_to=complete_to, names=_NAMES)
-        state = decode_state("billing", 0, encode_state(result.state), _NAMES)
-        rows |= {key_of(row): dict(row.values()) for row in result.rows}
-    return rows
-
-
-def key_of(row: Row) -> tuple[Any, ...]:
-    return (row.table, *(row.values()[column] for column in row.key))
-
-
-def assert_sound(rows: dict[tuple[Any, ...], dict[str, Any]]) -> None:
+def assert_sound(rows: KeyedRows) -> None:
     for (table, *_), row in rows.items():
         begun, ended = _INTERVALS[table]
         assert row[ended] is None or row[begun] <= row[ended], (table, row)
@@ -153,8 +132,8 @@ def test_rows_of_a_consumer_group_do_not_depend_on_the_cut(
     operations: list[tuple[str, int, int]], cuts: list[int]
 ) -> None:
     records = logged(operations)
-    whole = folded(records, [])
-    assert folded(records, cuts) == whole
+    whole = fold_in_pieces(records, names=_NAMES)
+    assert fold_in_pieces(records, cuts, _NAMES) == whole
     assert_sound(whole)
 
 
@@ -165,4 +144,4 @@ def test_rows_of_shuffled_doubled_and_missing_records_are_sound(
     records = logged(operations)
     mixed = random.choices(records, k=len(records)) + random.sample(records, k=len(records) // 2)
     placed = [record._replace(offset=offset) for offset, record in enumerate(mixed)]
-    assert_sound(folded(placed, []))
+    assert_sound(fold_in_pieces(placed, names=_NAMES))

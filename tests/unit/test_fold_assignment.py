@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from grouptrail.history.assignors import Subscriber, explain
-from support.fold_records import HOUR, classic, fold, member, subscription
+from grouptrail.history.assignors import explain
+from grouptrail.history.subscriber import Subscriber
+from support.fold_records import HOUR, classic, member, subscription
+from support.group_records import fold
 
 
 @pytest.mark.parametrize("protocol", ["range", "roundrobin", "sticky", "cooperative-sticky"])

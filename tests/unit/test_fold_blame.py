@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from grouptrail.history.operations import Record
-from support.fold_records import HOUR, Row, current, epoch, fold, joins, leaves, regex, target, target_epoch
+from support.fold_records import HOUR, current, epoch, joins, leaves, regex, target, target_epoch
+from support.group_records import Row, fold
 
 PATTERN = "^p.*"
 NAMES = {"T": "orders", "P": "payments"}

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from support.fold_records import Row, classic, fold, member
+from support.fold_records import classic, member
+from support.group_records import Row, fold
 
 MORE = {"session_timeout_ms": 45_000, "rebalance_timeout_ms": 60_000}
 

@@ -14,13 +14,12 @@ from support.fold_records import (
     consumer,
     current,
     epoch,
-    fold,
     joins,
     leaves,
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import fold, gone
 
 TWO = {"sessionTimeoutMs": 45_000, "supportedProtocols": [{"name": "range", "metadata": ""}]}
 

@@ -11,13 +11,11 @@ from grouptrail.history.operations import Operation, Record, operations
 from grouptrail.history.state import FoldState, StateError, decode_state, encode_state
 from support.fold_records import (
     DAY,
-    Rows,
     classic,
     commit_tombstone,
     consumer,
     current,
     epoch,
-    fold,
     joins,
     leaves,
     regex,
@@ -25,7 +23,7 @@ from support.fold_records import (
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import Rows, fold, gone
 
 TWO_JOINS = [joins(10, 5_000, "b"), epoch(11, 5_000, 3), current(12, 5_000, "b", 2, [])]
 TWO_JOINS += [joins(13, 5_000, "c"), epoch(14, 5_000, 4), current(15, 5_000, "c", 2, [])]

@@ -16,13 +16,12 @@ from support.fold_records import (
     commit_tombstone,
     current,
     epoch,
-    fold,
     joins,
     leaves,
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import fold, gone
 
 MINUTE = 60_000
 

@@ -18,8 +18,9 @@ from grouptrail.quality.snapshot import take
 from grouptrail.runtime.warehouses import warehouse_of
 from proof.coordinator_model import Run, run
 from proof.coordinator_model.strategies import varied_schedule
-from proof.model_judge import Row, compacted, fold_in_pieces, fold_over_a_stop
+from proof.model_judge import compacted, fold_over_a_stop
 from support.frozen_warehouse import CLUSTER
+from support.group_records import KeyedRows, Row, fold_in_pieces
 from support.small_tables import lay
 
 _RUNS = 120
@@ -27,10 +28,10 @@ _OF_OTHER_TABLES = {"record_has_landed"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def histories(done: Run, random: Random) -> Iterable[list[tuple[str, Row]]]:
+def histories(done: Run, random: Random) -> Iterable[KeyedRows]:
     stop, start = sorted(random.choice(done.moments).offset for _ in range(2))
-    yield fold_in_pieces(done.records, [], done.names)
-    yield fold_in_pieces(compacted(done.records, start, keeps_tombstones=True), [], done.names)
+    yield fold_in_pieces(done.records, names=done.names)
+    yield fold_in_pieces(compacted(done.records, start, keeps_tombstones=True), names=done.names)
     yield fold_over_a_stop(done, stop, start, keeps_tombstones=True)
 
 
@@ -40,7 +41,7 @@ def test_history_of_random_runs_meets_its_expectations(tmp_path: Path) -> None:
         random = Random(seed)
         done = run(varied_schedule(random))
         for number, history in enumerate(histories(done, random) if done.moments else ()):
-            for table, row in history:
+            for (table, *_), row in history.items():
                 rows[table].append({**row, "group_id": f"{seed}-{number}", "cluster": CLUSTER})
     config = load_config(None, {"warehouse": str(tmp_path), "cluster": CLUSTER}, {})
     for table, listed in rows.items():

@@ -6,7 +6,6 @@ Compaction keeps the newest record of each key: what is left of a group that the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -14,43 +13,25 @@ from grouptrail.history.operations import Record
 from support.fold_records import (
     DAY,
     HOUR,
-    Row,
-    Rows,
+    at_once,
     classic,
     current,
     epoch,
-    fold,
+    first_epoch,
     joins,
+    last,
     leaves,
+    states,
     target,
     target_epoch,
 )
-from support.group_records import gone
+from support.group_records import fold, gone
 
 READ_AT = 9 * DAY
 
 
 def late(records: Sequence[Record], read_at: int = READ_AT) -> list[Record]:
     return [record._replace(read_late_at=read_at) for record in records]
-
-
-def at_once(records: Sequence[Record]) -> list[Record]:
-    return [record._replace(read_at_once=True) for record in records]
-
-
-def states(rows: Rows) -> list[tuple[Any, ...]]:
-    listed = [row for row in rows["group_states"] if row["state"] != "PreparingRebalance"]
-    return [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in listed]
-
-
-def last(rows: Rows, table: str = "rebalances") -> Row:
-    return rows[table][-1]
-
-
-def begins(at: int = 1_000) -> list[Record]:
-    """Return the records of a group whose first member gets its partition."""
-    records = [joins(0, at, "a"), epoch(1, at, 2), target(2, at, "a", [0]), target_epoch(3, at, 2)]
-    return [*records, current(4, at, "a", 2, [0], previous=0)]
 
 
 def second_joins(offset: int, at: int, number: int = 3) -> list[Record]:
@@ -116,7 +97,7 @@ def test_reconciliation_that_only_compaction_shows_is_not_recorded() -> None:
 
 
 def test_group_that_is_read_from_its_beginning_has_recorded_states_and_durations() -> None:
-    rows = fold(at_once([*begins(), *second_joins(10, 60_000)]))
+    rows = fold(at_once([*first_epoch(0), *second_joins(10, 60_000)]))
     assert {one[1] for one in states(rows)} == {"recorded"}
     assert [(row["duration_ms"], row["ended_at"]) for row in rows["rebalances"]] == [(0, 1_000), (500, 60_500)]
     assert [row["stable_at"] for row in rows["generations"]] == [1_000, 60_500]
@@ -124,13 +105,13 @@ def test_group_that_is_read_from_its_beginning_has_recorded_states_and_durations
 
 def test_group_that_seems_to_begin_has_its_states_though_they_are_not_certain() -> None:
     """Nothing says when its records were read, as in warehouses of version 0.1."""
-    rows = fold([*begins(), *second_joins(10, 60_000)])
+    rows = fold([*first_epoch(0), *second_joins(10, 60_000)])
     assert states(rows) == [
         ("Stable", "recorded", 1_000, 60_000),
         ("Reconciling", "recorded", 60_000, 60_500),
         ("Stable", "recorded", 60_500, None),
     ]
-    assert [one[1] for one in states(fold(begins()))] == ["inferred"]
+    assert [one[1] for one in states(fold(first_epoch(0)))] == ["inferred"]
 
 
 def test_classic_group_has_a_recorded_state_from_its_first_record_on() -> None:
@@ -153,7 +134,7 @@ def test_removal_before_which_records_may_be_missing_is_over_at_once() -> None:
 
 
 def known() -> list[Record]:
-    return at_once(begins())
+    return at_once(first_epoch(0))
 
 
 def test_state_before_a_stop_is_known_up_to_its_last_record() -> None:

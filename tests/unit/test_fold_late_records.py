@@ -8,8 +8,8 @@ import pytest
 
 from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.operations import Record
-from support.fold_records import DAY, Rows, classic, current, epoch, fold, joins, leaves, member, target, target_epoch
-from support.group_records import gone
+from support.fold_records import DAY, classic, current, epoch, joins, leaves, member, target, target_epoch
+from support.group_records import Rows, fold, gone
 
 FIRST_READ, NEXT_READ = 1_000_000, 2_000_000
 

@@ -19,12 +19,12 @@ from proof.model_judge import (
     Fact,
     Verdict,
     compacted,
-    fold_in_pieces,
     fold_over_a_stop,
     judge,
     judge_compacted,
     tally,
 )
+from support.group_records import fold_in_pieces
 
 _CUTS = st.lists(st.integers(1, 150), max_size=4)
 _RUNS = 10_000
@@ -87,7 +87,7 @@ def wrong_after_compaction(schedule: Schedule, moment: int, *, keeps_tombstones:
         return []
     start = done.moments[moment % len(done.moments)].offset
     records = compacted(done.records, start, keeps_tombstones=keeps_tombstones)
-    facts = judge_compacted(done, fold_in_pieces(records, [], done.names))
+    facts = judge_compacted(done, fold_in_pieces(records, names=done.names))
     return [f"{fact.about}: {fact.detail}" for fact in facts if fact.verdict == "wrong"]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from grouptrail.history.operations import Record
-from support.fold_records import Row, consumer, current, fold, joins, target, target_epoch
+from support.fold_records import consumer, current, joins, target, target_epoch
+from support.group_records import Row, fold
 
 NAMES = {"T": "orders"}
 

@@ -8,20 +8,8 @@ from typing import Any
 import pytest
 
 from grouptrail.history.operations import Record
-from support.fold_records import (
-    HOUR,
-    Rows,
-    classic,
-    current,
-    epoch,
-    fold,
-    joins,
-    leaves,
-    member,
-    regex,
-    target,
-    target_epoch,
-)
+from support.fold_records import HOUR, classic, current, epoch, joins, leaves, member, regex, target, target_epoch
+from support.group_records import Rows, fold
 
 READ_AT = 10 * HOUR
 A, B = {"a": {"orders": [0]}}, {"b": {"orders": [0]}}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from grouptrail.history.operations import Record
-from support.fold_records import DAY, HOUR, Row, Rows, classic, fold, member
-from support.group_records import gone
+from support.fold_records import DAY, HOUR, classic, last, member, states
+from support.group_records import Row, fold, gone
 
 MINUTE = 60_000
 READ_AT = 20 * DAY
@@ -26,15 +26,6 @@ def static(*numbers: int, **more: Any) -> Row:
 
 def late(record: Record) -> Record:
     return record._replace(read_late_at=READ_AT)
-
-
-def states(rows: Rows) -> list[tuple[Any, ...]]:
-    listed = [row for row in rows["group_states"] if row["state"] != "PreparingRebalance"]
-    return [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in listed]
-
-
-def last(rows: Rows, table: str = "rebalances") -> Row:
-    return rows[table][-1]
 
 
 def restarted(offset: int, at: int, generation: int, *, stable_at: int, other: bool = False) -> Record:

@@ -6,23 +6,29 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
 
 from grouptrail.history.evidence import UNREADABLE_NOTE
 from grouptrail.history.operations import UNREADABLE, Record
-from support.fold_records import HOUR, Row, Rows, classic, current, epoch, fold, joins, leaves, target, target_epoch
-from support.group_records import gone
+from support.fold_records import (
+    HOUR,
+    at_once,
+    classic,
+    current,
+    epoch,
+    first_epoch,
+    joins,
+    last,
+    leaves,
+    states,
+    target,
+    target_epoch,
+)
+from support.group_records import fold, gone
 
 
 def unreadable(offset: int, at: int) -> Record:
     return Record(offset, at, UNREADABLE, None, None, read_at_once=True)
-
-
-def at_once(records: Sequence[Record]) -> list[Record]:
-    return [record._replace(read_at_once=True) for record in records]
 
 
 def of_3_7(first: int = 1, last: int = 3, *, is_shown: bool = True) -> list[Record]:
@@ -36,16 +42,7 @@ def of_3_7(first: int = 1, last: int = 3, *, is_shown: bool = True) -> list[Reco
 
 
 def known() -> list[Record]:
-    records = [joins(0, 1_000, "a"), epoch(1, 1_000, 2), target(2, 1_000, "a", [0]), target_epoch(3, 1_000, 2)]
-    return at_once([*records, current(4, 1_000, "a", 2, [0], previous=0)])
-
-
-def states(rows: Rows) -> list[tuple[Any, ...]]:
-    return [(row["state"], row["evidence"], row["started_at"], row["ended_at"]) for row in rows["group_states"]]
-
-
-def last(rows: Rows, table: str = "rebalances") -> Row:
-    return rows[table][-1]
+    return at_once(first_epoch(0))
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
@@ -152,7 +149,12 @@ def test_state_ends_where_a_member_joins_whose_assignment_cannot_be_read() -> No
     rows = fold([*known(), *at_once([joins(11, HOUR, "b"), epoch(12, HOUR, 3), target_epoch(13, HOUR, 3)])])
     assert states(rows) == [("Stable", "recorded", 1_000, HOUR), ("Reconciling", "recorded", HOUR, None)]
     reached = current(14, HOUR + 1, "a", 3, [0])
-    rows = fold([*known(), *at_once([joins(11, HOUR, "b"), epoch(12, HOUR, 3), target_epoch(13, HOUR, 3), reached])])
+    rows = fold(
+        [
+            *known(),
+            *at_once([joins(11, HOUR, "b"), epoch(12, HOUR, 3), target_epoch(13, HOUR, 3), reached]),
+        ]
+    )
     assert states(rows)[1:] == [("Reconciling", "recorded", HOUR, HOUR + 1)]
 
 

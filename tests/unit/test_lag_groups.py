@@ -17,8 +17,7 @@ OPEN = {"is_open": True, "open_bucket": 1}
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    config = Config(warehouse=str(tmp_path))
+def config(config: Config) -> Config:
     for table in TABLES:
         small_tables.lay(config, table)
     return config

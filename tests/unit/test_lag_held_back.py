@@ -11,7 +11,7 @@ import pytest
 
 from grouptrail.config import Config, job_settings
 from grouptrail.kafka.errors import KafkaUnreachableError
-from grouptrail.lag import groups, state
+from grouptrail.lag import state
 from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import LagCalculator
 from grouptrail.lag.group_status import GroupStatus
@@ -22,6 +22,7 @@ from grouptrail.lag.verdict import Thresholds
 from grouptrail.storage.schema import table_schema
 from support import lag_samples, small_tables
 from support.contexts import lag_inputs
+from support.lag_cluster import empty_tables
 from support.lag_samples import LOGS, NOON, Row, add_commits, add_sample, at, log, micros, new_calculator
 
 ORDERS_0 = ("orders", 0)
@@ -260,10 +261,8 @@ def test_backtest_group_that_was_held_back_does_not_fire() -> None:
 
 @pytest.fixture
 def lag_state(tmp_path: Path) -> LagState:
-    config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    tables = ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", "ingest_progress")
-    for table in (*tables, *groups.TABLES):
-        small_tables.lay(config, table)
+    config = empty_tables(tmp_path)
+    small_tables.lay(config, "ingest_progress")
     return LagState(lag_inputs(config), print)
 
 

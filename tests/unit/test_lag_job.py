@@ -21,7 +21,7 @@ from grouptrail.storage.schema import table_schema
 from grouptrail.storage.table import Table
 from support import lag_samples, small_tables
 from support.contexts import lag_inputs
-from support.lag_cluster import lay_empty
+from support.lag_cluster import empty_tables
 from support.lag_samples import LOGS, at
 
 COMMITTED = table_schema("committed_offsets")
@@ -29,10 +29,7 @@ COMMITTED = table_schema("committed_offsets")
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A warehouse with empty tables."""
-    config = Config(warehouse=str(tmp_path), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    lay_empty(config)
-    return config
+    return empty_tables(tmp_path)
 
 
 def commit(config: Config, seconds: float, offset: int | None, **more: Any) -> None:

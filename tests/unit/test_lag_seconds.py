@@ -25,7 +25,7 @@ def ends_of(*samples: tuple[float, int]) -> LogEnds:
 
 
 def age(ends: LogEnds, offset: int, now: float) -> tuple[float, float]:
-    ages = ends.age(np.array([0]), np.array([offset]), np.array([round(now * SECOND)]))
+    ages = ends.written(np.array([0]), np.array([offset])).age(np.array([round(now * SECOND)]))
     return round(float(ages.seconds[0]), 3), round(float(ages.errors[0]), 3)
 
 
@@ -55,7 +55,7 @@ def test_log_ends_forget_drops_samples_of_that_partition_only() -> None:
     for seconds, of_each in ((0, [100, 100]), (10, [200, 200]), (20, [5, 200])):
         ends.add(LogEndSample(seconds * SECOND, seconds * SECOND, np.array(of_each)))
     ends.forget(np.array([0]))
-    ages = ends.age(np.array([0, 1]), np.array([3, 150]), np.array([20 * SECOND] * 2))
+    ages = ends.written(np.array([0, 1]), np.array([3, 150])).age(np.array([20 * SECOND] * 2))
     assert np.isnan(ages.errors).tolist() == [True, False]
     assert ages.seconds[0] == 0
 
@@ -71,7 +71,7 @@ def test_log_ends_new_partition_is_unknown_in_older_samples() -> None:
     """The columns of older samples are shorter."""
     ends = ends_of((0, 100), (10, 100))
     ends.add(LogEndSample(20 * SECOND, 20 * SECOND, np.array([100, 7])))
-    ages = ends.age(np.array([1]), np.array([3]), np.array([20 * SECOND]))
+    ages = ends.written(np.array([1]), np.array([3])).age(np.array([20 * SECOND]))
     assert (ages.seconds.tolist(), np.isnan(ages.errors).tolist()) == ([0.0], [True])
     assert ends.end_since(np.array([0, 1]), 5 * SECOND)[0].tolist() == [100, UNKNOWN]
 
@@ -106,7 +106,7 @@ def test_log_ends_age_true_age_is_within_the_error(
     newest = sum(at <= now - round(slow * SECOND) for at in written)
     if offset >= newest:
         return
-    ages = ends.age(np.array([0]), np.array([offset]), np.array([now]))
+    ages = ends.written(np.array([0]), np.array([offset])).age(np.array([now]))
     seconds, error = float(ages.seconds[0]), float(ages.errors[0])
     truth = (now - written[offset]) / SECOND
     if np.isnan(error):
@@ -143,7 +143,7 @@ def test_log_ends_age_is_that_of_the_nearest_samples_without_and_with_the_record
         samples.append((number * 10 * SECOND, shown))
         log_ends.add(LogEndSample(samples[-1][0], samples[-1][0], np.array(shown)))
     partitions, offsets = (np.array([record[at] for record in records], np.int64) for at in (0, 1))
-    ages = log_ends.age(partitions, offsets, np.full(len(records), newest))
+    ages = log_ends.written(partitions, offsets).age(np.full(len(records), newest))
     for (partition, offset), seconds, error in zip(records, ages.seconds, ages.errors, strict=True):
         known = [(at, shown[partition]) for at, shown in samples if shown[partition] != UNKNOWN]
         without, end_before = max((one for one in known if one[1] <= offset), default=(None, 0))

@@ -23,17 +23,14 @@ from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.schema import table_schema
 from support.contexts import lag_inputs
 from support.kafka_clients import await_that
-from support.lag_cluster import LagCluster, in_order, lay_empty, store_commits
+from support.lag_cluster import LagCluster, empty_tables, in_order, store_commits
 
 LAG = table_schema("consumer_lag")
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A warehouse with empty tables."""
-    config = Config(warehouse=str(tmp_path / "warehouse"), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    lay_empty(config)
-    return config
+    return empty_tables(tmp_path / "warehouse")
 
 
 def state_of(config: Config, shard: Shard) -> LagState:

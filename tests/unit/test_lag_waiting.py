@@ -233,7 +233,7 @@ def test_log_ends_restored_after_a_restart_are_those_of_an_uninterrupted_run(
             restarted.add(sample)
         offsets = np.arange(number)
         ages = [
-            one.age(np.zeros(number, np.int64), offsets, np.full(number, times[number]))
+            one.written(np.zeros(number, np.int64), offsets).age(np.full(number, times[number]))
             for one in (running, restarted)
         ]
         assert np.array_equal(ages[0].seconds, ages[1].seconds)

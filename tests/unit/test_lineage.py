@@ -20,7 +20,7 @@ from grouptrail.storage.lineage import SavedRows, SourceVersion, noted, with_sou
 from grouptrail.storage.reader import OpenTable, table_id
 from support import small_tables
 from support.contexts import lag_inputs
-from support.lag_cluster import lay_empty, store_commits
+from support.lag_cluster import empty_tables, store_commits
 
 COMMITS, COMMITTED = "offset_commits", "committed_offsets"
 SOURCE = SourceVersion("a table", 3)
@@ -28,10 +28,7 @@ SOURCE = SourceVersion("a table", 3)
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A warehouse with empty tables."""
-    config = Config(warehouse=str(tmp_path / "warehouse"), kafka={"bootstrap.servers": "127.0.0.1:9"})
-    lay_empty(config)
-    return config
+    return empty_tables(tmp_path / "warehouse")
 
 
 def commit(config: Config, record_offset: int, topic: str, offset: int | None, **more: Any) -> None:

@@ -23,7 +23,7 @@ from grouptrail.polling.changes import PolledChange, StoredGroup, apply_changes,
 from grouptrail.polling.poller import Poller
 from grouptrail.wire.records import encode_key, encode_value
 from support.contexts import context
-from support.group_records import classic, fold_rows, gone, of
+from support.group_records import classic, fold, gone
 from support.polled_groups import AT_5, classic_group, consumer_group, member
 
 
@@ -134,16 +134,16 @@ def test_fold_polled_records_leaves_cause_and_skipped_generations_uncertain() ->
     for record in records[:2]:
         assert record.body is not None
         record.body["state_at"] = None
-    folded = fold_rows(records)
-    assert [row["skipped"] for row in of(folded, "generations")] == [None, None]
-    first, second = of(folded, "rebalances")
+    folded = fold(records)
+    assert [row["skipped"] for row in folded["generations"]] == [None, None]
+    first, second = folded["rebalances"]
     assert (first["cause"], first["certainty"]) == ("unknown", "ambiguous")
     assert (second["cause"], second["certainty"]) == ("member_joined", "likely")
     assert "polled: all changes since the previous poll" in second["cause_note"]
-    states = {row["state"]: row for row in of(folded, "group_states") if row["evidence"] == "polled"}
+    states = {row["state"]: row for row in folded["group_states"] if row["evidence"] == "polled"}
     assert (states["Dead"]["not_before"], states["Dead"]["started_at"]) == (6_000, 9_000)
     assert states["Dead"]["note"] == "polled: deleted or expired since the previous poll"
-    assert [row["began"] for row in of(folded, "memberships")] == ["there", "joined"]
+    assert [row["began"] for row in folded["memberships"]] == ["there", "joined"]
 
 
 # --- requests ----------------------------------------------------------------------------------------------------

@@ -53,8 +53,7 @@ def lay_states(config: Config, *dead: tuple[str, float]) -> None:
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Config:
-    config = Config(warehouse=str(tmp_path))
+def config(config: Config) -> Config:
     small_tables.lay(
         config,
         "consumer_lag",

@@ -40,7 +40,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Config:
+def warehouse(config: Config) -> Config:
     """Three commits in two files, one of group metadata."""
     commits = pa.table(
         {
@@ -50,7 +50,6 @@ def warehouse(tmp_path: Path) -> Config:
             "verbatim_key": pa.array([None, b"\x00\xff", None], pa.binary()),
         }
     )
-    config = Config(warehouse=str(tmp_path / "lake"))
     write_deltalake(warehouse_of(config).table("offset_commits").path, commits.slice(0, 2))
     write_deltalake(warehouse_of(config).table("offset_commits").path, commits.slice(2), mode="append")
     members = pa.array([[{"member_id": "m", "user_data": b"ab", "ports": [1, 2]}]], MEMBERS)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail import contracts
-from grouptrail.config import Config, load_config
+from grouptrail.config import Config
 from grouptrail.quality import snapshot, suites
 from grouptrail.quality.check import ExpectationError, Result, TableResult, print_checked, raise_on_failures
 from grouptrail.quality.docs import Entry, index, offline
@@ -29,11 +29,6 @@ EVIL = "</td><script src=https://evil.example/x.js></script>\x1b[2J"
 each_expectation = pytest.mark.parametrize(
     ("table", "one"), EACH, ids=[f"{table}.{one['meta']['name']}" for table, one in EACH]
 )
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return load_config(None, {"warehouse": str(tmp_path / "warehouse")}, {})
 
 
 def test_every_table_has_expectations() -> None:

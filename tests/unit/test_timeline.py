@@ -119,9 +119,8 @@ def test_timeline_interval_includes_rows_that_overlap_it(simulated: Config) -> N
     assert [row["generation"] for row in table(data["generations"])] == [6]
 
 
-def test_timeline_of_a_group_without_members_shows_its_commits(tmp_path: Path) -> None:
+def test_timeline_of_a_group_without_members_shows_its_commits(config: Config) -> None:
     """Adjacent slots with commits are one run; the pause between them is none."""
-    config = Config(warehouse=str(tmp_path))
     shared(config)
     memberless(config)
     data = drawn(config, "standalone", since=at(0), until=at(20))
@@ -166,9 +165,8 @@ def test_timeline_open_rows_are_known_until_the_last_data_read(simulated: Config
     assert data["until"] > data["known"]
 
 
-def test_timeline_dead_group_ends_when_it_died(tmp_path: Path) -> None:
+def test_timeline_dead_group_ends_when_it_died(config: Config) -> None:
     """Later samples of other groups do not extend it."""
-    config = Config(warehouse=str(tmp_path))
     group = billing(config, group_id="over")
     lay(config, "group_states", {"group_id": "over", "state": "Dead", "started_at": at(100), "record_offset": 999})
     lay(config, "ingest_progress", {"landed_at": at(500)})
@@ -260,9 +258,8 @@ def test_visible_escapes_invisible_characters(name: str, shown: str) -> None:
     assert visible(name) == shown
 
 
-def test_timeline_members_with_the_same_client_id_have_different_labels(tmp_path: Path) -> None:
+def test_timeline_members_with_the_same_client_id_have_different_labels(config: Config) -> None:
     """A member that returns on its host has one label, with the end of its last member id."""
-    config = Config(warehouse=str(tmp_path))
     shared(config)
     life = {"group_id": "notifications", "client_id": "app", "began": "joined"}
     hosts = [("app-11a", "/10.0.0.1", 10, 20), ("app-22b", "/10.0.0.2", 12, 30), ("app-33c", "/10.0.0.1", 25, 30)]
@@ -343,9 +340,8 @@ def test_report_lists_every_group_with_status_and_state(simulated: Config) -> No
     assert groups["billing"]["rebalances_day"] == 24
 
 
-def test_report_last_commit_is_each_groups_own_newest(tmp_path: Path) -> None:
+def test_report_last_commit_is_each_groups_own_newest(config: Config) -> None:
     """Those since `committed_offsets` was rewritten are only in `offset_commits`."""
-    config = Config(warehouse=str(tmp_path))
     lay(config, "ingest_progress", {"landed_at": at(3)})
     commits = {name: {"group_id": name, "topic": "orders", "partition": 0} for name in ("billing", "quiet", "new")}
     lay(
@@ -369,9 +365,8 @@ def test_report_last_commit_is_each_groups_own_newest(tmp_path: Path) -> None:
     }
 
 
-def test_report_deleted_group_is_dead_and_has_no_verdict(tmp_path: Path) -> None:
+def test_report_deleted_group_is_dead_and_has_no_verdict(config: Config) -> None:
     """Until it commits again, which writes no state."""
-    config = Config(warehouse=str(tmp_path))
     deleted = [{"group_id": name, "state": "Dead", "started_at": at(1)} for name in ("gone", "again")]
     lay(config, "group_states", *deleted)
     samples = [{"group_id": name, "sampled_at": at(0.9), "status": "OK", "lag": 8} for name in ("gone", "again")]

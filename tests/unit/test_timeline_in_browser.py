@@ -102,9 +102,8 @@ def test_timeline_page_small_group_draws_every_lane_and_table(simulated: Config,
     assert dark == (scheme == "dark")
 
 
-def test_timeline_page_members_with_one_client_id_have_lanes_that_differ(tmp_path: Path, opened: Open) -> None:
+def test_timeline_page_members_with_one_client_id_have_lanes_that_differ(config: Config, opened: Open) -> None:
     """Also where the name is too long for its lane: the middle is left out, not the end."""
-    config = Config(warehouse=str(tmp_path))
     shared(config)
     client = "checkout-events-consumer-of-the-payment-service"
     ids = [f"{client}-8f2f5d0a-{number}0e1" for number in range(3)]
@@ -256,9 +255,8 @@ def test_timeline_page_share_kip_848_and_empty_groups_are_drawn(simulated: Confi
     assert group != "notifications" or tracks == 2 * 3 + 3
 
 
-def test_pages_hostile_names_are_shown_as_text(tmp_path: Path, opened: Open) -> None:
+def test_pages_hostile_names_are_shown_as_text(config: Config, opened: Open) -> None:
     """They create no element, script or style; invisible characters are shown."""
-    config = Config(warehouse=str(tmp_path / "lake"))
     group = hostile(config)
     for name, text in (
         ("timeline", timeline(config, group)),
@@ -293,9 +291,8 @@ def test_report_page_shows_groups_and_filters_them_by_status(simulated: Config, 
     assert texts(page, "#shown") == ["1 group"]
 
 
-def test_report_page_many_groups_scroll_in_their_own_table(tmp_path: Path, opened: Open) -> None:
+def test_report_page_many_groups_scroll_in_their_own_table(config: Config, opened: Open) -> None:
     """The table's header stays visible."""
-    config = Config(warehouse=str(tmp_path / "lake"))
     sample = {"topic": "orders", "sampled_at": at(0), "status": "OK", "status_reason": "as laid", "lag": 1}
     lay(config, "consumer_lag", *({**sample, "group_id": f"service-{number:03}"} for number in range(600)))
     lay(config, "group_states")
@@ -351,8 +348,7 @@ def test_timeline_page_colours_have_wcag_contrast(simulated: Config, opened: Ope
     assert contrasts["members"] >= 3, contrasts
 
 
-def test_timeline_of_a_group_without_members_draws_its_commits(opened: Open, tmp_path: Path) -> None:
-    config = Config(warehouse=str(tmp_path / "lake"))
+def test_timeline_of_a_group_without_members_draws_its_commits(opened: Open, config: Config) -> None:
     shared(config)
     memberless(config)
     page = opened(timeline(config, "standalone"))

@@ -180,9 +180,8 @@ def test_group_timeline_lists_events_in_time_order(warehouse: Config) -> None:
     assert rows[-1]["what"] == "a: left"
 
 
-def test_rebalance_storms_are_separated_by_window_and_threshold(tmp_path: Path) -> None:
+def test_rebalance_storms_are_separated_by_window_and_threshold(config: Config) -> None:
     """Rebalances within a window form one storm if there are more than the threshold."""
-    config = Config(warehouse=str(tmp_path))
     minutes = (0, 1, 2, 3, 8, 30, 40, 41, 42, 43)
     causes = ["member_joined", "member_left"] * 5
     rows = [_rebalance(number, at(minute), causes[number]) for number, minute in enumerate(minutes)]
@@ -211,8 +210,7 @@ def test_rebalance_storms_are_separated_by_window_and_threshold(tmp_path: Path) 
     assert {"g": "calm", "n": 3} in asked(config, counts.format(2))
 
 
-def test_rebalances_by_cause_counts_one_utc_day(tmp_path: Path) -> None:
-    config = Config(warehouse=str(tmp_path))
+def test_rebalances_by_cause_counts_one_utc_day(config: Config) -> None:
     hours = (-12.001, -12, 0, 11.999, 12)
     lay(config, "rebalances", *(_rebalance(1, at(hour * 60), "member_joined") for hour in hours))
     for day in ("'2026-03-04'", "DATE '2026-03-04'"):

@@ -44,7 +44,7 @@ def group(
     """Show a group: state, members and their partitions, and causes of its latest rebalances."""
     from grouptrail.query.show_group import show_group
 
-    time = parse_past_time(at, "--at")
+    time = parse_past_time(at, "--at") if at else None
     config = options.load_stored()
     show_group(
         warehouse_of(config),
@@ -116,8 +116,6 @@ def backtest(
     only_lag = lag_seconds is not None and not statuses
     alert = Alert(frozenset() if only_lag else frozenset(statuses or Alert().statuses), lag_seconds, for_)
     since, until = parse_time(from_, "--from"), parse_time(to, "--to")
-    assert since is not None
-    assert until is not None
     config = options.load_stored()
     of_cluster = (warehouse_of(config), job_settings.lag(config))
     run_backtest(*of_cluster, alert, groups=group or (), since=since, until=until, format=format, out=sys.stdout)
@@ -134,7 +132,8 @@ def timeline(
     out: OutputFile = Path("timeline.html"),
 ) -> None:
     """Draw the history of a group as one HTML file: partition owners, members, rebalances and causes, lag."""
-    since, until = parse_time(from_, "--from"), parse_time(to, "--to")
+    since = parse_time(from_, "--from") if from_ else None
+    until = parse_time(to, "--to") if to else None
     if since and until and since >= until:
         raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
     warehouse = warehouse_of(options.load_stored())
@@ -165,8 +164,6 @@ def diff(
 ) -> None:
     """Compare a group at two moments: state, assignor, members, partition owners and lag."""
     before, after = parse_past_time(first, "T1"), parse_past_time(second, "T2")
-    assert before is not None
-    assert after is not None
     if before >= after:
         raise typer.BadParameter(f"'{second}' is not after T1", param_hint="T2")
     from grouptrail.query.group_diff import diff_group
@@ -192,7 +189,6 @@ def digest(
 ) -> None:
     """Summarise what happened: worst groups, rebalance storms, offset resets, vanished and new groups."""
     start = parse_past_time(since, "--since")
-    assert start is not None
     url = _read_secret("webhook URL") if post == "-" else post
     config = options.load_stored()
     from grouptrail.report.digest import digest_of, nothing_recorded, render

@@ -29,7 +29,7 @@ def check(
     format: RowsFormat = "table",
 ) -> None:
     """Validate the tables against their expectations. Exits with 1 if any is not met."""
-    names, time = parse_tables(table), parse_past_time(since, "--since")
+    names, time = parse_tables(table), parse_past_time(since, "--since") if since else None
     from grouptrail.quality.check import check as run_check
 
     config = options.load_stored()

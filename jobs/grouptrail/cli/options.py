@@ -123,20 +123,20 @@ def _warn(config: Config) -> None:
         print_log(f"grouptrail: warning: {config.warning}")
 
 
-def parse_time(text: str | None, option: str) -> datetime | None:
+def parse_time(text: str, option: str) -> datetime:
     """Return the time in one of the forms of `console.times`. Raise BadParameter for any other text."""
     from grouptrail.console.times import FORMS, parsed_moment
 
     try:
-        return parsed_moment(text, datetime.now(UTC)) if text else None
+        return parsed_moment(text, datetime.now(UTC))
     except ValueError as error:
         raise typer.BadParameter(f"'{text}' is not a time: use one such as {FORMS}", param_hint=option) from error
 
 
-def parse_past_time(text: str | None, option: str) -> datetime | None:
+def parse_past_time(text: str, option: str) -> datetime:
     """Return the time as `parse_time` does. Raise BadParameter also for a future one, of which nothing is known."""
     time = parse_time(text, option)
-    if time is not None and time > datetime.now(UTC):
+    if time > datetime.now(UTC):
         raise typer.BadParameter(f"'{text}' is in the future: give one up to now", param_hint=option)
     return time
 

@@ -41,7 +41,8 @@ def parsed_moment(text: str, now: datetime) -> datetime:
         return today if today <= now else today - timedelta(days=1)
     if _AGE.fullmatch(plain):
         try:
-            return now - sum(map(_length, _PART.findall(plain)), timedelta())
+            lengths = (timedelta(**{_UNITS[unit[0]]: int(count)}) for count, unit in _PART.findall(plain))
+            return now - sum(lengths, timedelta())
         except OverflowError as error:
             raise ValueError(str(error)) from error
     return parsed_time(text)
@@ -51,8 +52,3 @@ def _of_day(text: str) -> time:
     if not _OF_DAY.fullmatch(text):
         raise ValueError(f"{text} is not a time of day")
     return time.fromisoformat(text)
-
-
-def _length(part: tuple[str, str]) -> timedelta:
-    count, unit = part
-    return timedelta(**{_UNITS[unit[0]]: int(count)})

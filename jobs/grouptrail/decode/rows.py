@@ -105,7 +105,8 @@ def _commit_row(key: Key, value: Value | None) -> Row:
 
 
 def _commit_record(row: Row) -> tuple[Key, Value | None]:
-    key = Key(row["key_type"], {name: row[column] for name, column in _COMMIT_KEY})
+    fields = {"group": row["group_id"], "topic": row["topic"], "partition": row["partition"]}
+    key = Key(row["key_type"], fields)
     if row["value_version"] is None:
         return key, None
     data = {
@@ -118,9 +119,6 @@ def _commit_record(row: Row) -> tuple[Key, Value | None]:
     if row["topic_id"] is not None:
         data["topicId"] = row["topic_id"]
     return key, Value(row["value_version"], data)
-
-
-_COMMIT_KEY = (("group", "group_id"), ("topic", "topic"), ("partition", "partition"))
 
 
 def _group_metadata_row(key: Key, value: Value | None) -> Row:

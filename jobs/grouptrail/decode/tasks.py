@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from grouptrail.decode.batch import decode_batches
 from grouptrail.decode.schema import COMMITS, RARE_TABLES, TABLES
 from grouptrail.kafka.log import Ranges
 from grouptrail.storage.files import RowsFunction
+
+if TYPE_CHECKING:
+    from grouptrail.kafka.record_ranges import RecordRanges
 
 T = TypeVar("T")
 
@@ -96,17 +99,6 @@ class ByTask(AccumulatorParam[dict[int, T]]):
 BY_TASK: ByTask[TaskReport] = ByTask()
 
 
-class RecordReader(Protocol):
-    """Reads ranges of offsets of the topic; can be pickled for tasks, and is closed there at a task's end."""
-
-    def __enter__(self) -> RecordReader: ...
-    def __exit__(self, *_: object) -> None: ...
-
-    def read(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
-        """Yield the records of offsets [start, end) by partition, in order; out: batches of `RECORD_SCHEMA`."""
-        ...
-
-
 def shares(ranges: Ranges, count: int) -> list[dict[int, tuple[int, int]]]:
     """Divide ranges of offsets by partition into at most `count` shares of nearly the same size."""
     total = sum(end - start for start, end in ranges.values())
@@ -125,7 +117,7 @@ def shares(ranges: Ranges, count: int) -> list[dict[int, tuple[int, int]]]:
     return parts
 
 
-def reading(reader: RecordReader, shared: Sequence[Ranges]) -> RowsFunction:
+def reading(reader: RecordRanges, shared: Sequence[Ranges]) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that reads the share of each number it gets."""
 
     def records(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

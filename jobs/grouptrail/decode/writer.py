@@ -18,7 +18,6 @@ from grouptrail.decode.schema import COMMITS, OF_GROUPS, RARE_TABLES, row_ddl
 from grouptrail.decode.tasks import (
     BY_TASK,
     BatchReport,
-    RecordReader,
     TaskReport,
     commits_reporting,
     reading,
@@ -34,6 +33,7 @@ from grouptrail.storage.progress import PROGRESS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from grouptrail.kafka.record_ranges import RecordRanges
     from grouptrail.storage.warehouse import Warehouse
 
 # Decoding a record takes about as long as writing so many rows, and its rows take up to so many times its bytes.
@@ -53,7 +53,7 @@ class DecodeBatchWriter:
         self,
         warehouse: Warehouse,
         *,
-        records: RecordReader,
+        records: RecordRanges,
         app: Callable[[], str],
         end_offsets: Callable[[int], Mapping[int, int]],
         bounds: Callable[[], Mapping[int, LogBounds]],
@@ -74,8 +74,9 @@ class DecodeBatchWriter:
         once = Once(self._app(), batch)
         start, end = self._end_offsets(batch - 1), self._end_offsets(batch)
         ranges = self._ranges(start, end)
+        records = self._on_driver(ranges)
         report = write_records(
-            self._read(ranges),
+            in_tasks(self._warehouse.session, self._records, ranges) if records is None else records,
             self._warehouse,
             once,
             max_record_bytes=self._max_record_bytes(batch),
@@ -92,11 +93,6 @@ class DecodeBatchWriter:
             partition: (start[partition] if partition in start else bounds[partition].log_start_offset, end_offset)
             for partition, end_offset in end.items()
         }
-
-    def _read(self, ranges: Ranges) -> Records:
-        """Read the records on the driver if they are few; otherwise let tasks read them."""
-        records = self._on_driver(ranges)
-        return in_tasks(self._warehouse.session, self._records, ranges) if records is None else records
 
     def _on_driver(self, ranges: Ranges) -> DriverRecords | None:
         """Return the records if the driver has room for them; it reads no more than that."""
@@ -186,7 +182,7 @@ class TaskRecords:
         return TaskRows(self.frame, lambda given: decode(read(given)), row_ddl(table))
 
 
-def in_tasks(spark: SparkSession, reader: RecordReader, ranges: Ranges) -> TaskRecords:
+def in_tasks(spark: SparkSession, reader: RecordRanges, ranges: Ranges) -> TaskRecords:
     """Return the records for tasks to read, one for each core.
 
     Cores are counted for each batch, as a cluster's executors come and go.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.exporter.families import grouped
 from grouptrail.exporter.text import Family
 
 
@@ -248,7 +249,7 @@ def _renamed(source: Family, alias: Alias) -> Family:
         rows = rows.set_column(rows.column_names.index("value"), "value", pc.multiply(rows["value"], alias.factor))
     dropped = set(source.labels) - set(labels.values()) - ({"status"} if alias.codes is not None else set())
     if dropped:
-        rows = _added_up(rows, list(labels.values()))
+        rows = grouped(rows, list(labels.values()), "value", "sum")
     help_ = f"{source.name}{' added up' if dropped else ''}, under another exporter's name."
     return Family(alias.name, alias.type, help_, labels, rows, fixed)
 
@@ -257,8 +258,3 @@ def _coded(rows: pa.Table, codes: Mapping[str, int]) -> pa.Table:
     place = pc.index_in(rows["status"], pa.array(list(codes)))
     code = pc.take(pa.array(list(codes.values()), pa.int64()), place)
     return rows.set_column(rows.column_names.index("value"), "value", code).drop_null()
-
-
-def _added_up(rows: pa.Table, keys: list[str]) -> pa.Table:
-    sums = rows.group_by(keys).aggregate([("value", "sum")])
-    return sums.select([*keys, "value_sum"]).rename_columns([*keys, "value"])

@@ -57,8 +57,11 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
     """Return the families of the pipeline and the exporter, without those that change between snapshots."""
     progress = snapshot.progress
     reads = [(*OUTCOMES[name], pc.sum(progress[name]).as_py() or 0) for name in OUTCOMES]
-    backlog = {"partition": progress["record_partition"]}
-    backlog["value"] = _ahead(progress["last_stable_offset"], progress["end_offset"])
+    behind = pc.subtract(progress["last_stable_offset"], progress["end_offset"])
+    backlog = {
+        "partition": progress["record_partition"],
+        "value": pc.max_element_wise(behind, 0, skip_nulls=False),
+    }
     partitions = {"partition": snapshot.stable["record_partition"]}
     rows = {
         "grouptrail_records_total": _columns(["type", "outcome", "value"], reads),
@@ -138,7 +141,7 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
 
 def _topics(lag: pa.Table) -> dict[str, pa.Table]:
     return {
-        f"kafka_consumer_group_topic_{name}": _grouped(lag, ["group", "topic"], name, how)
+        f"kafka_consumer_group_topic_{name}": grouped(lag, ["group", "topic"], name, how)
         for name, how in (("lag", "sum"), ("lag_seconds", "max"), ("lost_records", "sum"))
     }
 
@@ -176,10 +179,10 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
         "state": _states(groups),
         "generation": _valued(groups, "generation"),
         "rebalances_total": _valued(rebalances, "count"),
-        "partitions_moved_total": _grouped(rebalances, ["group"], "moved", "sum"),
+        "partitions_moved_total": grouped(rebalances, ["group"], "moved", "sum"),
         "last_rebalance_timestamp_seconds": _valued(intervals, "last_at"),
         "rebalance_interval_seconds": intervals,
-        "offset_commits_total": _grouped(_with_group(snapshot.commits), ["group"], "count", "sum"),
+        "offset_commits_total": grouped(_with_group(snapshot.commits), ["group"], "count", "sum"),
     }
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
 
@@ -197,12 +200,10 @@ def _states(groups: pa.Table) -> pa.Table:
 
 def _logs(lag: pa.Table) -> dict[str, pa.Table]:
     keys = ["topic", "partition"]
-    return {
-        f"kafka_topic_{name}": _grouped(lag, keys, name, "max") for name in ("log_end_offset", "log_start_offset")
-    }
+    return {f"kafka_topic_{name}": grouped(lag, keys, name, "max") for name in ("log_end_offset", "log_start_offset")}
 
 
-def _grouped(rows: pa.Table, keys: list[str], column: str, how: str) -> pa.Table:
+def grouped(rows: pa.Table, keys: list[str], column: str, how: str) -> pa.Table:
     """Return one value for each key."""
     aggregated = rows.group_by(keys).aggregate([(column, how)])
     return aggregated.select([*keys, f"{column}_{how}"]).rename_columns([*keys, "value"])
@@ -210,10 +211,6 @@ def _grouped(rows: pa.Table, keys: list[str], column: str, how: str) -> pa.Table
 
 def _valued(rows: pa.Table, column: str) -> pa.Table:
     return rows.rename_columns(["value" if name == column else name for name in rows.column_names])
-
-
-def _ahead(one: pa.Array, other: pa.Array) -> pa.Array:
-    return pc.max_element_wise(pc.subtract(one, other), 0, skip_nulls=False)
 
 
 def _table(**columns: list[object]) -> pa.Table:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.config.patterns import is_allowed
 from grouptrail.exporter.alias import Alias, alias_families
 from grouptrail.exporter.families import OTHER, STATUSES, group_families, other_families
 from grouptrail.exporter.labels import label_values, with_label_values
 from grouptrail.exporter.text import Family, row_bytes
-from grouptrail.snapshot.patterns import is_allowed
 from grouptrail.snapshot.reader import Snapshot, most_rows
 from grouptrail.snapshot.summary import combine
 

@@ -60,15 +60,12 @@ def row_bytes(family: Family) -> pa.Array:
         if pa.types.is_string(values.type):
             values = values.dictionary_encode()
         if pa.types.is_dictionary(values.type):
-            total = pc.add(total, _lengths(values.combine_chunks()))
+            values = values.combine_chunks()
+            lengths = pc.cast(pc.binary_length(_escaped(values.dictionary)), pa.int64())
+            total = pc.add(total, pc.fill_null(pc.take(lengths, values.indices), 0))
         else:
             total = pc.add(total, _NUMBERS_BYTES)
     return pc.multiply(total, family.series_a_row)
-
-
-def _lengths(values: pa.DictionaryArray) -> pa.Array:
-    lengths = pc.cast(pc.binary_length(_escaped(values.dictionary)), pa.int64())
-    return pc.fill_null(pc.take(lengths, values.indices), 0)
 
 
 def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:

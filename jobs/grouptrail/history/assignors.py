@@ -19,8 +19,6 @@ from grouptrail.history.subscriber import Owners, Partition, Subscriber, in_utf1
 from grouptrail.kafka.coordinator import java_hash
 from grouptrail.kafka.sticky import sticky_owners
 
-__all__ = ["Explanation", "Partition", "Subscriber", "explain", "skew"]
-
 # Members and partitions together: some 20 ms. The time grows with more than the square.
 _KAFKA_PYTHON_LIMIT = 200
 

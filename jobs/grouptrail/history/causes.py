@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
-from grouptrail.history.evidence import CAUSES, COMPACTED_NOTE, ENDINGS, POLLED_NOTE, UNREADABLE_NOTE, Evidence
+from grouptrail.history.evidence import COMPACTED_NOTE, POLLED_NOTE, UNREADABLE_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, PartitionCount, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
 from grouptrail.history.state import FoldState, TargetBaseline
@@ -68,6 +68,7 @@ class Rebalance:
         joined = (*(member for member in earlier if member not in change.joined), *change.joined)
         causing = (*_resolved_joins(state, change), *(one for one in change.joined if _bumps_epoch(one, change)))
         is_first = change.before.generation is None
+        is_revoking = any(one.claimed - (one.owned or frozenset()) for one in change.before.members.values())
         return cls(
             change,
             joined,
@@ -77,7 +78,7 @@ class Rebalance:
             is_first=is_first,
             is_beginning=is_first and is_beginning(change, state.joined_before_epoch),
             is_after_downgrade=state.is_converted and change.after.kind == "classic",
-            is_after_revocation=bool(state.given_up) or _is_revoking(change.before),
+            is_after_revocation=bool(state.given_up) or is_revoking,
             is_joined_at_once=bool(earlier) and not change.joined and _are_joined_at_once(state, earlier),
             waiting=dict(state.waiting),
             is_doubtful=change.may_hide_another_group or state.unsure_from is not None,
@@ -97,7 +98,8 @@ def _bumps_epoch(joined: Member, change: Change) -> bool:
 
 def _resolved_joins(state: FoldState, change: Change) -> list[Member]:
     """Return the members that joined with a pattern which this operation resolves to topics."""
-    members, matched = change.after.members, _resolved(change)
+    members, known = change.after.members, change.before.regexes
+    matched = {regex for regex, topics in change.after.regexes.items() if topics and regex not in known}
     return [
         members[name]
         for name, how in sorted(state.waiting.items())
@@ -105,20 +107,9 @@ def _resolved_joins(state: FoldState, change: Change) -> list[Member]:
     ]
 
 
-def _resolved(change: Change) -> set[str | None]:
-    """Return the patterns that match topics for the first time."""
-    before, after = change.before.regexes, change.after.regexes
-    return {regex for regex, topics in after.items() if topics and regex not in before}
-
-
 def _are_joined_at_once(state: FoldState, members: Iterable[Member]) -> bool:
     previous, rows = state.rows.rebalance, state.rows.memberships
     return previous is not None and all(rows[one.member_id].joined_at == previous.at for one in members)
-
-
-def _is_revoking(group: Group) -> bool:
-    """Return whether the assignment takes partitions from a member that claimed them."""
-    return any(member.claimed - (member.owned or frozenset()) for member in group.members.values())
 
 
 def recent_topics(state: FoldState, at: int) -> list[str]:
@@ -173,7 +164,7 @@ def with_doubt(cause: Cause, note: str) -> Cause:
 
 def concluded(finding: Finding) -> Cause:
     """Return the cause that evidence proves; the note names the alternatives."""
-    conclusion = CAUSES[finding.evidence]
+    conclusion = finding.evidence.value
     parts = [part for part in (finding.detail, conclusion.otherwise) if part]
     return Cause(conclusion.cause, conclusion.certainty, ", ".join(parts) or None, finding.evidence)
 
@@ -186,8 +177,7 @@ def _find(rebalance: Rebalance) -> Finding:
         return Finding(_by_conversion(change), f"from {change.before.kind} to {change.after.kind}")
     if change.after.kind != "classic" and change.skipped and change.after.members:
         return Finding(Evidence.EPOCHS_MISSING, f"epochs missing before it: {change.skipped}")
-    by_members = _by_members(rebalance)
-    if by_members is not None:
+    if (by_members := _by_members(rebalance)) is not None:
         return by_members
     return _classic(rebalance) if change.after.kind == "classic" else _of_epoch(rebalance)
 
@@ -222,7 +212,7 @@ def _by_members(rebalance: Rebalance) -> Finding | None:
             _by_joined(rebalance), f"the pattern {waited} of earlier members was resolved" if waited else None
         )
     if change.left:
-        shown = {ENDINGS[ending(member, change).evidence].shows for member in change.left}
+        shown = {ending(member, change).evidence.value.shows for member in change.left}
         return Finding(shown.pop() if len(shown) == 1 else Evidence.GONE, _endings(change.left, change))
     return next((finding for members, finding in _by_staying_members(change) if members), None)
 
@@ -328,11 +318,11 @@ def _by_partitions_gone(
 
 def _of_epoch(rebalance: Rebalance) -> Finding:
     change = rebalance.change
-    by_regexes = _by_regexes(rebalance)
-    if by_regexes is not None:
+    if (by_regexes := _by_regexes(rebalance)) is not None:
         return by_regexes
-    if _has_new_metadata(change.before, change.after):
-        return _by_metadata(change.before, change.after)
+    before, after = change.before, change.after
+    if before.metadata_hash != after.metadata_hash or before.partition_counts != after.partition_counts:
+        return _by_metadata(before, after)
     if change.after.kind == "share":
         return Finding(Evidence.SHARE_EPOCH_ALONE, "the share state of its partitions was initialized")
     if change.after.kind == "streams":
@@ -366,10 +356,6 @@ def _by_resolved(rebalance: Rebalance, regex: str) -> Finding:
         Evidence.REGEX_RESOLVED if is_known else Evidence.REGEX_OF_UNKNOWN_MEMBERS_RESOLVED,
         f"the pattern {regex} was resolved to {len(group.regexes[regex])} topics",
     )
-
-
-def _has_new_metadata(before: Group, after: Group) -> bool:
-    return before.metadata_hash != after.metadata_hash or before.partition_counts != after.partition_counts
 
 
 def _by_metadata(before: Group, after: Group) -> Finding:

@@ -160,7 +160,8 @@ def change_of(before: Group, after: Group, operation: Operation) -> Change:
             for name in touched
             if name in before.members
             and name in after.members
-            and _is_resubscribed(before.members[name], after.members[name])
+            and None not in (before.members[name].topics, after.members[name].topics)
+            and before.members[name].subscription != after.members[name].subscription
         ),
     )
 
@@ -179,9 +180,3 @@ def _paired(
 def _others(members: Iterable[Member], without: Iterable[Member]) -> list[Member]:
     ids = {member.member_id for member in without}
     return [member for member in members if member.member_id not in ids]
-
-
-def _is_resubscribed(before: Member, after: Member) -> bool:
-    if before.topics is None or after.topics is None:
-        return False
-    return before.subscription != after.subscription

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from grouptrail.history.changes import Change
-from grouptrail.history.evidence import ENDINGS, REMOVALS, EndingEvidence, RemovalEvidence
+from grouptrail.history.evidence import EndingEvidence, RemovalEvidence
 from grouptrail.history.group import AWAY_EPOCH, Group, Member
 from grouptrail.history.operations import Operation
 
@@ -67,7 +67,7 @@ def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
 
 
 def _concluded(evidence: EndingEvidence, **figures: int | str) -> Ending:
-    conclusion = ENDINGS[evidence]
+    conclusion = evidence.value
     return Ending(evidence, conclusion.ended, conclusion.because.format(**figures))
 
 
@@ -77,18 +77,18 @@ def removal_note(group: Group, operation: Operation, *, has_offsets: bool, reten
     `has_offsets`: tombstones of its commits were written with its own. `retention_ms`: the broker's offset retention.
     """
     if operation[-1].is_polled:
-        return REMOVALS[RemovalEvidence.POLLED]
+        return RemovalEvidence.POLLED.value
     if group.members:
-        return REMOVALS[RemovalEvidence.HAD_MEMBERS]
+        return RemovalEvidence.HAD_MEMBERS.value
     if not has_offsets:
-        return REMOVALS[RemovalEvidence.NEVER_SEEN if group.kind is None else RemovalEvidence.NO_OFFSETS]
+        return RemovalEvidence.NEVER_SEEN.value if group.kind is None else RemovalEvidence.NO_OFFSETS.value
     since = group.state_at if group.kind == "classic" and not group.members else None
     if since is None:
-        return REMOVALS[RemovalEvidence.OFFSETS]
+        return RemovalEvidence.OFFSETS.value
     empty_ms = operation[-1].at - since
     is_soon = empty_ms < retention_ms
     evidence = RemovalEvidence.OFFSETS_SOON if is_soon else RemovalEvidence.OFFSETS_AFTER_RETENTION
-    return REMOVALS[evidence].format(empty=_duration(empty_ms), retention=_duration(retention_ms))
+    return evidence.value.format(empty=_duration(empty_ms), retention=_duration(retention_ms))
 
 
 def _duration(ms: int) -> str:

@@ -8,76 +8,12 @@ the evidence. GMM is Kafka's GroupMetadataManager.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum, unique
 from typing import Literal
 
 Certainty = Literal["recorded", "likely", "ambiguous"]
 
 LEADER = "leader_rejoined_or_coordinator_moved"
-
-
-class Evidence(Enum):
-    """What the operation of a new generation changes in the group."""
-
-    FIRST_RECORD = auto()
-    PROTOCOL_CONVERTED = auto()
-    OTHER_PROTOCOL = auto()
-    EMPTY_GROUP_REPLACED = auto()
-    EPOCHS_MISSING = auto()
-    NO_MEMBERS = auto()
-    MEMBERS_UNREADABLE = auto()
-    FIRST_MEMBERS = auto()
-    FIRST_MEMBERS_READ = auto()
-    MEMBERS_ADDED = auto()
-    MEMBERS_ADDED_AND_GONE = auto()
-    MEMBERS_ADDED_AND_RENEWED = auto()
-    MEMBERS_ADDED_AT_ONCE = auto()
-    MEMBERS_ADDED_AT_ONCE_AND_GONE = auto()
-    MEMBERS_ADDED_WITHOUT_TOPICS = auto()
-    GONE_WITHIN_TIMEOUTS = auto()
-    GONE_AFTER_ABSENCE = auto()
-    GONE_STATIC = auto()
-    GONE_STATIC_SOON = auto()
-    GONE = auto()
-    MEMBERS_RENEWED = auto()
-    STATIC_MEMBER_REPLACED = auto()
-    SUBSCRIPTIONS_DIFFER = auto()
-    PATTERN_DIFFERS = auto()
-    UNRESOLVED_PATTERN_DIFFERS = auto()
-    ASSIGNOR_DIFFERS = auto()
-    SUBSCRIPTIONS_UNREADABLE = auto()
-    ASSIGNMENTS_UNREADABLE = auto()
-    FIRST_AFTER_DOWNGRADE = auto()
-    WITHHELD_PARTITIONS_ASSIGNED = auto()
-    NOTHING_ASSIGNED_BEFORE = auto()
-    RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED = auto()
-    TOPICS_ASSIGNED = auto()
-    TOPICS_NOT_ASSIGNED = auto()
-    PARTITIONS_ASSIGNED = auto()
-    PARTITIONS_NOT_ASSIGNED = auto()
-    PARTITIONS_TAKEN_AWAY = auto()
-    NOTHING_DIFFERS = auto()
-    NOTHING_DIFFERS_AFTER_REVOCATION = auto()
-    REGEX_RESOLVED = auto()
-    REGEX_OF_UNKNOWN_MEMBERS_RESOLVED = auto()
-    REGEX_DROPPED = auto()
-    REGEX_MATCHES_MORE = auto()
-    REGEX_MATCHES_LESS = auto()
-    STREAMS_MEMBER_DIFFERS = auto()
-    STREAMS_TOPOLOGY_DIFFERS = auto()
-    STREAMS_EPOCH_ALONE = auto()
-    SHARE_EPOCH_ALONE = auto()
-    PARTITION_COUNTS_GREW = auto()
-    COUNTED_TOPICS_ADDED = auto()
-    COUNTED_TOPICS_GONE = auto()
-    RACKS_DIFFER = auto()
-    METADATA_DIFFERS = auto()
-    METADATA_HASH_INTRODUCED = auto()
-    EPOCH_ALONE = auto()
-    TOPIC_IDS_DIFFER = auto()
-    RECENTLY_SUBSCRIBED_TOPICS_TARGETED = auto()
-    TARGETS_SAME = auto()
-    TARGETS_SUPERSEDED = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,333 +42,316 @@ _UNSEEN = (
 # again.
 _BY_UPGRADE = "or it joined in the epoch before, as it upgraded a classic group, whose tombstone compaction took"
 
-CAUSES: dict[Evidence, Conclusion] = {
-    Evidence.FIRST_RECORD: Conclusion(
+
+@unique
+class Evidence(Enum):
+    """What the operation of a new generation changes in the group."""
+
+    FIRST_RECORD = Conclusion(
         "unknown", "ambiguous", "the first record of the group that was read is not the first of its life", None
-    ),
-    Evidence.PROTOCOL_CONVERTED: Conclusion(
+    )
+    PROTOCOL_CONVERTED = Conclusion(
         "protocol_migrated", "recorded", "tombstones of one kind of group, values of another", None, "3.7 and newer"
-    ),
+    )
     # GMM.maybeDeleteEmptyClassicGroup and maybeDeleteEmptyConsumerGroup write the tombstones of
     # DeleteGroups, and the first member then joins a new group.
-    Evidence.EMPTY_GROUP_REPLACED: Conclusion(
+    EMPTY_GROUP_REPLACED = Conclusion(
         "protocol_migrated",
         "likely",
         "tombstones of an empty group of one kind, values of another",
         "or the empty group was deleted, and another began in the same millisecond",
         "3.7 and newer",
-    ),
-    Evidence.OTHER_PROTOCOL: Conclusion(
+    )
+    OTHER_PROTOCOL = Conclusion(
         "protocol_migrated",
         "likely",
         "values of another kind of group, without the tombstone of the one before or not with its next number",
         "or that group was emptied or deleted and another began: compaction took the records of that",
-    ),
-    Evidence.EPOCHS_MISSING: Conclusion(
+    )
+    EPOCHS_MISSING = Conclusion(
         "unknown",
         "ambiguous",
         "an epoch that is not the next one: each is written, so compaction took some",
         "taken by compaction: what they changed may show only in this one",
         "3.7 and newer",
-    ),
-    Evidence.NO_MEMBERS: Conclusion("group_emptied", "recorded", "no members any more"),
-    Evidence.MEMBERS_UNREADABLE: Conclusion(
+    )
+    NO_MEMBERS = Conclusion("group_emptied", "recorded", "no members any more")
+    MEMBERS_UNREADABLE = Conclusion(
         "unknown", "ambiguous", "no members that can be read, and a target or records that cannot be decoded"
-    ),
-    Evidence.FIRST_MEMBERS: Conclusion(
+    )
+    FIRST_MEMBERS = Conclusion(
         "group_started", "recorded", "members, and none in the record of the generation before"
-    ),
+    )
     # An upgrade in generation 0 or 1 (GMM.convertToConsumerGroup), a downgrade in epoch 1 and a static member that
     # came back look like a beginning once their other records have been rewritten.
-    Evidence.FIRST_MEMBERS_READ: Conclusion(
+    FIRST_MEMBERS_READ = Conclusion(
         "group_started",
         "likely",
         "members, and no record of the generation or epoch before",
         "or compaction took earlier records: of members that were there, or of the group under its other protocol",
-    ),
-    Evidence.MEMBERS_ADDED: Conclusion("member_joined", "recorded", "new member ids, none gone"),
-    Evidence.MEMBERS_ADDED_AND_GONE: Conclusion("members_joined_and_left", "recorded", "member ids new and gone"),
-    Evidence.MEMBERS_ADDED_AND_RENEWED: Conclusion(
+    )
+    MEMBERS_ADDED = Conclusion("member_joined", "recorded", "new member ids, none gone")
+    MEMBERS_ADDED_AND_GONE = Conclusion("members_joined_and_left", "recorded", "member ids new and gone")
+    MEMBERS_ADDED_AND_RENEWED = Conclusion(
         "members_joined_and_left",
         "likely",
         "member ids new and gone; each that is gone has a new one of the same client id and host",
         "or one only rejoined under a new id: same client id and host",
-    ),
-    Evidence.MEMBERS_ADDED_AT_ONCE: Conclusion(
+    )
+    MEMBERS_ADDED_AT_ONCE = Conclusion(
         "member_joined",
         "likely",
         "new member ids in the millisecond of the epoch before",
         _BY_UPGRADE,
         "3.7 and newer",
-    ),
-    Evidence.MEMBERS_ADDED_AT_ONCE_AND_GONE: Conclusion(
+    )
+    MEMBERS_ADDED_AT_ONCE_AND_GONE = Conclusion(
         "members_joined_and_left",
         "likely",
         "new member ids in the millisecond of the epoch before, and ids gone",
         _BY_UPGRADE,
         "3.7 and newer",
-    ),
+    )
     # GMM.hasMemberSubscriptionChanged and maybeUpdateRegularExpressions: such a member begins no epoch by itself.
-    Evidence.MEMBERS_ADDED_WITHOUT_TOPICS: Conclusion(
+    MEMBERS_ADDED_WITHOUT_TOPICS = Conclusion(
         "member_joined",
         "likely",
         "an epoch after members joined without topics, or with a pattern that matches none, and nothing else differs",
         "or compaction took what differs",
         "3.7 and newer",
-    ),
-    Evidence.GONE_WITHIN_TIMEOUTS: Conclusion(
+    )
+    GONE_WITHIN_TIMEOUTS = Conclusion(
         "member_left",
         "likely",
         f"{_CLASSIC} without the member, sooner after the last join phase than any timeout",
         "or an administrator removed it",
         "2.1 and newer",
-    ),
-    Evidence.GONE_AFTER_ABSENCE: Conclusion(
+    )
+    GONE_AFTER_ABSENCE = Conclusion(
         "member_expired",
         "likely",
         "tombstones of a member that had left for now (epoch -2), or had not given up partitions in time",
         "or it left just then, or an administrator removed it",
         "3.7 and newer",
-    ),
-    Evidence.GONE_STATIC: Conclusion(
-        "static_member_expired_or_removed", "likely", "a member with an instance id is gone"
-    ),
-    Evidence.GONE_STATIC_SOON: Conclusion(
+    )
+    GONE_STATIC = Conclusion("static_member_expired_or_removed", "likely", "a member with an instance id is gone")
+    GONE_STATIC_SOON = Conclusion(
         "static_member_expired_or_removed",
         "likely",
         "tombstones of a static member that had left for now (epoch -2), within the shortest session by default",
         "or it left for good just then",
         "3.7 and newer",
-    ),
-    Evidence.GONE: Conclusion(
-        "member_left_or_expired", "ambiguous", "member ids are gone", "or an administrator removed it"
-    ),
-    Evidence.MEMBERS_RENEWED: Conclusion(
+    )
+    GONE = Conclusion("member_left_or_expired", "ambiguous", "member ids are gone", "or an administrator removed it")
+    MEMBERS_RENEWED = Conclusion(
         "member_rejoined",
         "likely",
         "as many member ids new as gone, of the same client ids and hosts",
         "or one left and one joined",
-    ),
+    )
     # A static member that comes back to a stable group causes no rebalance
     # (GMM.updateStaticMemberThenRebalanceOrCompleteJoin), and none of a KIP-848 group.
-    Evidence.STATIC_MEMBER_REPLACED: Conclusion(
+    STATIC_MEMBER_REPLACED = Conclusion(
         "static_member_replaced",
         "ambiguous",
         f"an instance id with another member id, in a new generation of {_CLASSIC}",
         "or it came back while the group rebalanced for another reason: it had expired, left or been removed before, "
         f"members that gave partitions up join again, {_UNSEEN}",
-    ),
+    )
     # librdkafka's and pattern subscribers join with the topics that exist (rd_kafka_cgrp_set_subscribed_topics).
-    Evidence.SUBSCRIPTIONS_DIFFER: Conclusion(
+    SUBSCRIPTIONS_DIFFER = Conclusion(
         "subscription_changed",
         "likely",
         "a member with other subscribed topics",
         "or a topic was created or deleted: pattern subscriptions and librdkafka list only existing topics",
-    ),
-    Evidence.PATTERN_DIFFERS: Conclusion(
+    )
+    PATTERN_DIFFERS = Conclusion(
         "subscription_changed",
         "recorded",
         "a member with another subscribedTopicRegex that had been resolved",
         None,
         "4.0 and newer",
-    ),
+    )
     # A new pattern begins an epoch when it has been resolved; the topics of the one before are missing at once.
-    Evidence.UNRESOLVED_PATTERN_DIFFERS: Conclusion(
+    UNRESOLVED_PATTERN_DIFFERS = Conclusion(
         "subscription_changed",
         "likely",
         "a member with another subscribedTopicRegex that has not been resolved yet",
         "or topics changed: they were created or deleted, or got more partitions",
         "4.0 and newer",
-    ),
-    Evidence.ASSIGNOR_DIFFERS: Conclusion("assignor_changed", "recorded", f"another protocol in {_CLASSIC}"),
-    Evidence.SUBSCRIPTIONS_UNREADABLE: Conclusion(
-        "unknown", "ambiguous", "a subscription that is not ConsumerProtocol"
-    ),
-    Evidence.ASSIGNMENTS_UNREADABLE: Conclusion("unknown", "ambiguous", "an assignment that is not known"),
+    )
+    ASSIGNOR_DIFFERS = Conclusion("assignor_changed", "recorded", f"another protocol in {_CLASSIC}")
+    SUBSCRIPTIONS_UNREADABLE = Conclusion("unknown", "ambiguous", "a subscription that is not ConsumerProtocol")
+    ASSIGNMENTS_UNREADABLE = Conclusion("unknown", "ambiguous", "an assignment that is not known")
     # GMM.convertToClassicGroup prepares a rebalance as soon as it has written the classic group.
-    Evidence.FIRST_AFTER_DOWNGRADE: Conclusion(
+    FIRST_AFTER_DOWNGRADE = Conclusion(
         "protocol_migrated",
         "likely",
         "the generation after the one that a downgrade wrote, with the same members",
         "or the leader joined again",
         "3.7 and newer",
-    ),
+    )
     # ConsumerCoordinator: a member that gave something up joins again at once.
-    Evidence.WITHHELD_PARTITIONS_ASSIGNED: Conclusion(
+    WITHHELD_PARTITIONS_ASSIGNED = Conclusion(
         "cooperative_follow_up",
         "likely",
         "partitions that were left to nobody have an owner, under a cooperative protocol",
         "or their topic was deleted and recreated",
-    ),
-    Evidence.NOTHING_ASSIGNED_BEFORE: Conclusion(
+    )
+    NOTHING_ASSIGNED_BEFORE = Conclusion(
         LEADER,
         "ambiguous",
         "an assignment, and none before",
         "or the topics were created or got more partitions, or cooperative members gave them up before history "
         "begins, or the group was downgraded then",
-    ),
-    Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED: Conclusion(
+    )
+    RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED = Conclusion(
         LEADER,
         "ambiguous",
         "a topic is assigned to which members had only just subscribed",
         "or it was created or got more partitions, or another was deleted, or a cooperative member gave it up before "
         "history begins, or the group was downgraded then",
-    ),
-    Evidence.TOPICS_ASSIGNED: Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not"),
-    Evidence.TOPICS_NOT_ASSIGNED: Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned"),
-    Evidence.PARTITIONS_ASSIGNED: Conclusion(
+    )
+    TOPICS_ASSIGNED = Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not")
+    TOPICS_NOT_ASSIGNED = Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned")
+    PARTITIONS_ASSIGNED = Conclusion(
         "partitions_added", "likely", "partitions of an assigned topic that had none", "or it was recreated with more"
-    ),
-    Evidence.PARTITIONS_NOT_ASSIGNED: Conclusion(
+    )
+    PARTITIONS_NOT_ASSIGNED = Conclusion(
         "topic_metadata_changed",
         "ambiguous",
         "some partitions of an assigned topic are no longer assigned",
         "recreated with fewer partitions, or left out by the leader",
-    ),
-    Evidence.PARTITIONS_TAKEN_AWAY: Conclusion(
+    )
+    PARTITIONS_TAKEN_AWAY = Conclusion(
         LEADER,
         "ambiguous",
         "members gave partitions up that nobody has yet, under a cooperative protocol",
         f"{_UNSEEN}, a topic recreated with fewer partitions, or members that gave partitions up join again",
-    ),
-    Evidence.NOTHING_DIFFERS: Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN),
+    )
+    NOTHING_DIFFERS = Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN)
     # ConsumerCoordinator.onJoinComplete: a member that gave up deleted partitions rejoins, too.
-    Evidence.NOTHING_DIFFERS_AFTER_REVOCATION: Conclusion(
+    NOTHING_DIFFERS_AFTER_REVOCATION = Conclusion(
         "cooperative_follow_up",
         "likely",
         "another generation, all else alike, after one that took partitions away under a cooperative protocol",
         f"or {_UNSEEN}",
-    ),
-    Evidence.REGEX_RESOLVED: Conclusion(
+    )
+    REGEX_RESOLVED = Conclusion(
         "subscription_changed",
         "recorded",
         "ConsumerGroupRegularExpression of a pattern to which members that were there have changed",
         None,
         "4.0 and newer",
-    ),
-    Evidence.REGEX_OF_UNKNOWN_MEMBERS_RESOLVED: Conclusion(
+    )
+    REGEX_OF_UNKNOWN_MEMBERS_RESOLVED = Conclusion(
         "subscription_changed",
         "likely",
         "ConsumerGroupRegularExpression of a pattern, of whose members it is not known how they came to it",
         "or a member joined with it",
         "4.0 and newer",
-    ),
-    Evidence.REGEX_DROPPED: Conclusion(
+    )
+    REGEX_DROPPED = Conclusion(
         "subscription_changed",
         "likely",
         "a tombstone of ConsumerGroupRegularExpression",
         "or the last member that used it is gone, and compaction took its records",
         "4.0 and newer",
-    ),
+    )
     # GMM.asyncResolveRegex leaves out the topics that the member may not DESCRIBE.
-    Evidence.REGEX_MATCHES_MORE: Conclusion(
+    REGEX_MATCHES_MORE = Conclusion(
         "topic_created",
         "likely",
         "ConsumerGroupRegularExpression with more topics",
         "or it was there, and DESCRIBE on it was granted",
         "4.0 and newer",
-    ),
-    Evidence.REGEX_MATCHES_LESS: Conclusion(
+    )
+    REGEX_MATCHES_LESS = Conclusion(
         "topic_deleted",
         "likely",
         "ConsumerGroupRegularExpression with fewer topics",
         "or DESCRIBE on it was revoked",
         "4.0 and newer",
-    ),
-    Evidence.STREAMS_MEMBER_DIFFERS: Conclusion(
+    )
+    STREAMS_MEMBER_DIFFERS = Conclusion(
         "member_metadata_changed",
         "recorded",
         "StreamsGroupMemberMetadata of a member that was there: each of its changes bumps the epoch",
         None,
         "4.1 and newer",
-    ),
-    Evidence.STREAMS_TOPOLOGY_DIFFERS: Conclusion(
+    )
+    STREAMS_TOPOLOGY_DIFFERS = Conclusion(
         "topology_or_settings_changed",
         "recorded",
         "another topology, validatedTopologyEpoch or lastAssignmentConfigs",
         None,
         "4.1 and newer; the last two 4.2 and newer",
-    ),
-    Evidence.STREAMS_EPOCH_ALONE: Conclusion(
+    )
+    STREAMS_EPOCH_ALONE = Conclusion(
         "topology_or_settings_changed",
         "likely",
         "an epoch, and nothing else that differs",
         "4.1 does not write which topology was validated, nor the settings",
         "4.1, and the first epoch on 4.2",
-    ),
-    Evidence.SHARE_EPOCH_ALONE: Conclusion(
+    )
+    SHARE_EPOCH_ALONE = Conclusion(
         "share_state_ready", "likely", "an epoch with the same hash", None, "4.1 and newer"
-    ),
-    Evidence.PARTITION_COUNTS_GREW: Conclusion(
+    )
+    PARTITION_COUNTS_GREW = Conclusion(
         "partitions_added",
         "recorded",
         "ConsumerGroupPartitionMetadata with more partitions of a topic id",
         None,
         "3.7 to 4.0",
-    ),
-    Evidence.COUNTED_TOPICS_ADDED: Conclusion(
+    )
+    COUNTED_TOPICS_ADDED = Conclusion(
         "topic_created", "recorded", "ConsumerGroupPartitionMetadata with another topic id", None, "3.7 to 4.0"
-    ),
-    Evidence.COUNTED_TOPICS_GONE: Conclusion(
+    )
+    COUNTED_TOPICS_GONE = Conclusion(
         "topic_deleted", "recorded", "ConsumerGroupPartitionMetadata without a topic id", None, "3.7 to 4.0"
-    ),
-    Evidence.RACKS_DIFFER: Conclusion(
+    )
+    RACKS_DIFFER = Conclusion(
         "topic_metadata_changed",
         "recorded",
         "ConsumerGroupPartitionMetadata with the same topics and partitions, and other racks of their replicas",
         None,
         "3.7 to 4.0",
-    ),
-    Evidence.METADATA_DIFFERS: Conclusion(
+    )
+    METADATA_DIFFERS = Conclusion(
         "topic_metadata_changed",
         "recorded",
         "another metadataHash, or ConsumerGroupPartitionMetadata",
         None,
         "3.7 and newer",
-    ),
-    Evidence.METADATA_HASH_INTRODUCED: Conclusion(
+    )
+    METADATA_HASH_INTRODUCED = Conclusion(
         "topic_metadata_changed",
         "likely",
         "the first metadataHash of a group that had ConsumerGroupPartitionMetadata",
         "or its topics changed at the same time",
         "4.1 and newer",
-    ),
-    Evidence.EPOCH_ALONE: Conclusion(
+    )
+    EPOCH_ALONE = Conclusion(
         "unknown",
         "ambiguous",
         "an epoch, and nothing else that differs",
         "nothing else differs in what was read: the log does not show what did, or compaction took it, such as a "
         "member that went and came back under its id",
         "3.7 and newer",
-    ),
-    Evidence.TOPIC_IDS_DIFFER: Conclusion(
+    )
+    TOPIC_IDS_DIFFER = Conclusion(
         "topic_metadata_changed", "recorded", "the targets name another topic id for the same name"
-    ),
-    Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED: Conclusion(
+    )
+    RECENTLY_SUBSCRIBED_TOPICS_TARGETED = Conclusion(
         "topic_metadata_changed",
         "ambiguous",
         "the targets hold a topic to which members had only just subscribed",
         "or it was created or got more partitions",
-    ),
-    Evidence.TARGETS_SAME: Conclusion("topic_metadata_changed", "ambiguous", "targets of the same partitions"),
-    Evidence.TARGETS_SUPERSEDED: Conclusion(
+    )
+    TARGETS_SAME = Conclusion("topic_metadata_changed", "ambiguous", "targets of the same partitions")
+    TARGETS_SUPERSEDED = Conclusion(
         "topic_metadata_changed", "ambiguous", "another epoch before any target was computed for this one"
-    ),
-}
-
-
-class EndingEvidence(Enum):
-    """What the records show when a member is gone."""
-
-    STATIC = auto()
-    NO_TIMES = auto()
-    WITHIN_TIMEOUTS = auto()
-    WITHIN_CLOCKS = auto()
-    AFTER_TIMEOUTS = auto()
-    STATIC_WAS_AWAY = auto()
-    STATIC_WAS_AWAY_SHORTLY = auto()
-    KEPT_PARTITIONS_TOO_LONG = auto()
-    TOMBSTONES = auto()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,96 +363,86 @@ class EndingConclusion:
     because: str
 
 
-ENDINGS: dict[EndingEvidence, EndingConclusion] = {
-    EndingEvidence.STATIC: EndingConclusion(
+@unique
+class EndingEvidence(Enum):
+    """What the records show when a member is gone."""
+
+    STATIC = EndingConclusion(
         "expired_or_removed",
         Evidence.GONE_STATIC,
         "a static member sends no LeaveGroup request when it closes, unless its client is configured to",
-    ),
-    EndingEvidence.NO_TIMES: EndingConclusion(
+    )
+    NO_TIMES = EndingConclusion(
         "left_or_expired", Evidence.GONE, "the records do not show when the previous join phase ended"
-    ),
+    )
     # The coordinator removes a member without heartbeats a session timeout after the last join phase at the earliest,
     # and one that misses a rebalance a rebalance timeout after it (GMM.completeClassicGroupJoin, expirePendingSync).
-    EndingEvidence.WITHIN_TIMEOUTS: EndingConclusion(
+    WITHIN_TIMEOUTS = EndingConclusion(
         "left",
         Evidence.GONE_WITHIN_TIMEOUTS,
         "gone {elapsed} ms after the last join phase, within its session timeout of {session} ms and its rebalance "
         "timeout of {rebalance} ms",
-    ),
-    EndingEvidence.WITHIN_CLOCKS: EndingConclusion(
+    )
+    WITHIN_CLOCKS = EndingConclusion(
         "left_or_expired",
         Evidence.GONE,
         "gone {elapsed} ms after the last join phase: sooner than {timeout} ms, but the clocks of two coordinators "
         "may be as far apart",
-    ),
-    EndingEvidence.AFTER_TIMEOUTS: EndingConclusion(
+    )
+    AFTER_TIMEOUTS = EndingConclusion(
         "left_or_expired",
         Evidence.GONE,
         "gone {elapsed} ms after the last join phase: {timeouts} may have expired",
-    ),
-    EndingEvidence.STATIC_WAS_AWAY: EndingConclusion(
+    )
+    STATIC_WAS_AWAY = EndingConclusion(
         "expired_or_removed",
         Evidence.GONE_AFTER_ABSENCE,
         "a static member that had left temporarily{since}, and did not return",
-    ),
-    EndingEvidence.STATIC_WAS_AWAY_SHORTLY: EndingConclusion(
+    )
+    STATIC_WAS_AWAY_SHORTLY = EndingConclusion(
         "expired_or_removed",
         Evidence.GONE_STATIC_SOON,
         "a static member that had left temporarily{since}: a session is longer by default, so that an administrator "
         "may have removed it",
-    ),
-    EndingEvidence.KEPT_PARTITIONS_TOO_LONG: EndingConclusion(
+    )
+    KEPT_PARTITIONS_TOO_LONG = EndingConclusion(
         "left_or_expired",
         Evidence.GONE_AFTER_ABSENCE,
         "had not given up partitions within its rebalance timeout of {rebalance} ms, or left just then",
-    ),
-    EndingEvidence.TOMBSTONES: EndingConclusion(
+    )
+    TOMBSTONES = EndingConclusion(
         "left_or_expired", Evidence.GONE, "a leave and an expired session write the same records"
-    ),
-}
+    )
 
 
+@unique
 class RemovalEvidence(Enum):
     """What the records show when a group is removed."""
 
-    POLLED = auto()
-    HAD_MEMBERS = auto()
-    NEVER_SEEN = auto()
-    NO_OFFSETS = auto()
-    OFFSETS = auto()
-    OFFSETS_SOON = auto()
-    OFFSETS_AFTER_RETENTION = auto()
-    LOWER_GENERATION = auto()
-
-
-REMOVALS: dict[RemovalEvidence, str] = {
-    RemovalEvidence.POLLED: "polled: deleted or expired since the previous poll",
+    POLLED = "polled: deleted or expired since the previous poll"
     # Only an empty group is deleted or expires (GMM.validateDeleteGroup).
-    RemovalEvidence.HAD_MEMBERS: (
+    HAD_MEMBERS = (
         "removed, but the last record read has members, so compaction took others: deleted, expired, or converted to "
         "another protocol"
-    ),
+    )
     # A conversion writes the same tombstone; compaction may take what follows (GMM.convertToConsumerGroup).
-    RemovalEvidence.NEVER_SEEN: "removed before history begins: deleted, expired, or converted to another protocol",
-    RemovalEvidence.NO_OFFSETS: (
-        "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
-    ),
-    RemovalEvidence.OFFSETS: "deleted, or all its offsets expired",
+    NEVER_SEEN = "removed before history begins: deleted, expired, or converted to another protocol"
+    NO_OFFSETS = "removed without offsets: deleted, or removed by the broker's regular cleanup of empty groups"
+    OFFSETS = "deleted, or all its offsets expired"
     # Commits of clients before 2.1 have their own expiry. Before 4.0 an empty group goes with its last offset
     # (GroupMetadataManager.scala cleanupGroupMetadata).
-    RemovalEvidence.OFFSETS_SOON: (
+    OFFSETS_SOON = (
         "removed with its offsets after only {empty} without members, within the offset retention of {retention} "
         "(assumed: history.offsets_retention_minutes): deleted; or its offsets expired, because the broker's "
         "offsets.retention.minutes is less, or they had their own expiry; or, by a broker before 4.0, its last "
         "offsets were deleted or belonged to a deleted topic"
-    ),
-    RemovalEvidence.OFFSETS_AFTER_RETENTION: (
+    )
+    OFFSETS_AFTER_RETENTION = (
         "expired: it had been empty for {empty}, longer than the offset retention of {retention} (assumed: "
         "history.offsets_retention_minutes); or an administrator deleted it at that time"
-    ),
-    RemovalEvidence.LOWER_GENERATION: "recreated: its removal is not in the log",
-}
+    )
+    LOWER_GENERATION = "recreated: its removal is not in the log"
+
 
 POLLED_NOTE = "polled: all changes since the previous poll are shown as one rebalance"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from grouptrail.history.causes import is_beginning
 from grouptrail.history.changes import Change, change_of
 from grouptrail.history.endings import removal_note
-from grouptrail.history.evidence import REMOVALS, RemovalEvidence
+from grouptrail.history.evidence import RemovalEvidence
 from grouptrail.history.gaps import (
     is_another_group,
     note_gap,
@@ -138,7 +138,7 @@ class _Fold:
         Members of which records were read since the gap may be those of the new group.
         """
         state, keys = self._state, self._state.keys_since_gap
-        note = REMOVALS[RemovalEvidence.LOWER_GENERATION]
+        note = RemovalEvidence.LOWER_GENERATION.value
         if keys is None or after.kind == "classic":
             self._end_incarnation(operation, note)
             if after.kind != "classic":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from grouptrail.history.assignors import Explanation, Subscriber, explain, skew
+from grouptrail.history.assignors import Explanation, explain, skew
 from grouptrail.history.changes import Change
 from grouptrail.history.group import Group, Member, Partition, assigned_to, by_topic
 from grouptrail.history.operations import Operation
 from grouptrail.history.rows import GenerationRow, Values
 from grouptrail.history.state import Assignment, FoldState
+from grouptrail.history.subscriber import Subscriber
 
 Assigned = Mapping[str, frozenset[Partition]]
 """Partitions by member id."""
@@ -98,14 +99,10 @@ def describe_generation(state: FoldState) -> None:
 
 
 def _member_values(member: Member, assigned: frozenset[Partition] | None) -> Values:
+    same = ("member_id", "instance_id", "client_id", "client_host", "rack", "topic_regex")
     return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "client_host": member.client_host,
-        "rack": member.rack,
+        **{name: getattr(member, name) for name in same},
         "topics": None if member.topics is None else list(member.topics),
-        "topic_regex": member.topic_regex,
         "partitions": None if assigned is None else by_topic(assigned),
     }
 

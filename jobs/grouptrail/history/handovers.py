@@ -79,8 +79,8 @@ def fill_commits(rebalances: pa.Table, commits: CommitsBetween, cluster: str, lo
     )
     filled = _commits_of(handed, commits, cluster, min(_NEAR, lookback), lookback)
     fields = [
-        filled[name] if name in COMMIT_COLUMNS else pc.struct_field(handovers, name)
-        for name in _names(handovers.type)
+        filled[field.name] if field.name in COMMIT_COLUMNS else pc.struct_field(handovers, field.name)
+        for field in handovers.type
     ]
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
@@ -194,7 +194,3 @@ def _numbered(events: pa.RecordBatch) -> Ints:
         code = events[name].dictionary_encode().indices.to_numpy()
         begins[1:] |= code[1:] != code[:-1]
     return np.cumsum(begins)
-
-
-def _names(struct: pa.StructType) -> list[str]:
-    return [field.name for field in struct]

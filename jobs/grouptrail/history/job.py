@@ -53,7 +53,7 @@ def start(context: JobContext[HistorySettings]) -> Query:
     """Start the query, which reads `ingest_progress` and the decoded tables and writes the history tables."""
     context = _with_own_session(context)
     warehouse = context.warehouse
-    interpret(warehouse.session, is_small=True)
+    interpret(warehouse.session)
     warehouse.ensure(READ_OR_WRITTEN)
     refuse_half_rebuilt(warehouse)
     checkpoint = warehouse.checkpoint(HISTORY.name)

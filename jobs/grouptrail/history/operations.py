@@ -7,6 +7,7 @@ The order of the records within an operation is that of Kafka's GroupMetadataMan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 CLASSIC = "GroupMetadata"
@@ -76,33 +77,20 @@ def operations(
         yield from ((operation, is_complete) for operation in current.operations(bumps_epoch))
 
 
+@dataclass(slots=True)
 class _OperationBuilder:
     """The records of one operation, and how far they are in the coordinator's order."""
 
-    __slots__ = (
-        "_classic_members",
-        "_has_epoch",
-        "_has_pattern",
-        "_has_target_epoch",
-        "_is_conversion",
-        "_is_removed",
-        "_members",
-        "_members_removed",
-        "is_ended",
-        "records",
-    )
-
-    def __init__(self) -> None:
-        self.records: list[Record] = []
-        self.is_ended = False
-        self._has_pattern = False
-        self._has_epoch = False
-        self._has_target_epoch = False
-        self._is_conversion = False
-        self._is_removed = False
-        self._members_removed = 0
-        self._members: set[str | None] = set()
-        self._classic_members: set[str | None] = set()
+    records: list[Record] = field(default_factory=list)
+    is_ended: bool = False
+    _has_pattern: bool = False
+    _has_epoch: bool = False
+    _has_target_epoch: bool = False
+    _is_conversion: bool = False
+    _is_removed: bool = False
+    _members_removed: int = 0
+    _members: set[str | None] = field(default_factory=set)
+    _classic_members: set[str | None] = field(default_factory=set)
 
     def takes(self, record: Record) -> bool:
         """Return whether the record belongs to the same operation."""

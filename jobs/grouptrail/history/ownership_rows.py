@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from grouptrail.history.changes import Change
+from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Member, Partition
-from grouptrail.history.rows import OwnershipRow, RebalanceRow, Values
+from grouptrail.history.rows import OwnershipRow
 from grouptrail.history.state import FoldState, Owner
 
 _NONE = frozenset[Partition]()
@@ -86,10 +87,7 @@ def _end_revocations(state: FoldState, boundary: int) -> None:
 def _take_over(state: FoldState, change: Change, member: Member, partition: Partition, *, is_rebalance: bool) -> None:
     topic, number = partition
     row = OwnershipRow(
-        state.group_id,
-        state.incarnation,
-        state.record_partition,
-        change.operation[0].offset,
+        **origin(state, change.operation),
         topic=topic,
         partition=number,
         member_id=member.member_id,
@@ -115,7 +113,7 @@ def _take_over(state: FoldState, change: Change, member: Member, partition: Part
     if last is None:
         state.rows.update(rebalance, partitions_added=rebalance.partitions_added + 1)
     elif last.identity != member.identity:
-        _hand_over(state, rebalance, _handover(last, member, partition, change.at))
+        _hand_over(state, partition, last, member, change.at)
 
 
 def _end_of_unread_owner(state: FoldState, partition: Partition, at: int) -> None:
@@ -126,19 +124,20 @@ def _end_of_unread_owner(state: FoldState, partition: Partition, at: int) -> Non
         state.rows.close(row, owned_until=max(at, row.owned_from), until_generation=None, ended="unknown")
 
 
-def _handover(last: Owner, member: Member, partition: Partition, at: int) -> Values:
-    return {
-        "topic": partition[0],
-        "partition": partition[1],
-        "from_member": last.member_id,
-        "to_member": member.member_id,
-        "given_up_at": at if last.until is None else min(last.until, at),
-        "taken_at": at,
-    }
-
-
-def _hand_over(state: FoldState, rebalance: RebalanceRow, handover: Values) -> None:
-    rebalance.handed_over.append(handover)
+def _hand_over(state: FoldState, partition: Partition, last: Owner, member: Member, at: int) -> None:
+    rebalance = state.rows.rebalance
+    assert rebalance is not None
+    given_up_at = at if last.until is None else min(last.until, at)
+    rebalance.handed_over.append(
+        {
+            "topic": partition[0],
+            "partition": partition[1],
+            "from_member": last.member_id,
+            "to_member": member.member_id,
+            "given_up_at": given_up_at,
+            "taken_at": at,
+        }
+    )
     rebalance.partitions_moved += 1
-    rebalance.unowned_partition_ms += handover["taken_at"] - handover["given_up_at"]
+    rebalance.unowned_partition_ms += at - given_up_at
     state.rows.mark(rebalance)

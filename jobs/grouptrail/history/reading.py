@@ -115,19 +115,11 @@ def _checksum(racks: list[Body] | None) -> int:
     return crc32(json.dumps(listed).encode())
 
 
-def _with_assignment_epoch(group: Group, body: Body) -> Group:
-    return replace(group, assignment_epoch=body["assignmentEpoch"])
-
-
-def _with_topology(group: Group, body: Body) -> Group:
-    return replace(group, topology_epoch=body["epoch"])
-
-
 _GROUP_PARTS: dict[str, Callable[[Group, Body], Group]] = {
     "Metadata": _with_epoch,
     "PartitionMetadata": _with_partition_counts,
-    "TargetAssignmentMetadata": _with_assignment_epoch,
-    "Topology": _with_topology,
+    "TargetAssignmentMetadata": lambda group, body: replace(group, assignment_epoch=body["assignmentEpoch"]),
+    "Topology": lambda group, body: replace(group, topology_epoch=body["epoch"]),
 }
 
 

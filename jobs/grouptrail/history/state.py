@@ -146,10 +146,14 @@ class FoldState:
             getattr(self, name).clear()
 
 
-_MUTABLE = (
-    *("partition_counts", "owners", "revoked", "given_up", "kept_back", "withdrawn"),
-    *("subscribed_since", "joined_before_epoch", "left_before_rebalance", "waiting", "unconfirmed", "unnamed"),
+# Fields by how JSON has them: as they are, and as lists of names and of partitions.
+_PLAIN = (
+    *("incarnation", "was_removed", "last_at", "commit_tombstone_at", "gap_from", "gap_offset", "doubted_at"),
+    *("is_measured", "seems_complete", "subscribed_since", "waiting", "is_converted", "unsure_from"),
 )
+_NAME_SETS = ("joined_before_epoch", "left_before_rebalance", "unconfirmed", "unnamed")
+_PLACE_SETS = ("revoked", "given_up", "kept_back", "withdrawn")
+_MUTABLE = ("partition_counts", "owners", "subscribed_since", "waiting", *_NAME_SETS, *_PLACE_SETS)
 
 
 class StateError(ValueError):
@@ -163,34 +167,15 @@ def encode_state(state: FoldState) -> str:
         "told_to": state.processed_to,
         "pending": state.pending,
         "group": _group_values(state.group),
-        "incarnation": state.incarnation,
-        "was_removed": state.was_removed,
-        "last_at": state.last_at,
-        "commit_tombstone_at": state.commit_tombstone_at,
         "keys_since_gap": None if state.keys_since_gap is None else sorted(state.keys_since_gap),
-        "gap_from": state.gap_from,
-        "gap_offset": state.gap_offset,
-        "doubted_at": state.doubted_at,
-        "is_measured": state.is_measured,
-        "seems_complete": state.seems_complete,
         "open": _open_values(state.rows),
         "counts": dict(sorted(state.partition_counts.items())),
         "owners": [[*place, one.identity, one.member_id, one.until] for place, one in state.owners.items()],
-        "revoked": sorted(state.revoked),
-        "given_up": sorted(state.given_up),
-        "kept_back": sorted(state.kept_back),
-        "withdrawn": sorted(state.withdrawn),
         "opened": state.taken_over,
         "targets": None if state.baseline is None else sorted(state.baseline.partitions),
         "target_topic_ids": {} if state.baseline is None else dict(state.baseline.topic_ids),
-        "subscribed_since": state.subscribed_since,
-        "joined_before_epoch": sorted(state.joined_before_epoch),
-        "left_before_rebalance": sorted(state.left_before_rebalance),
-        "waiting": state.waiting,
-        "is_converted": state.is_converted,
-        "unconfirmed": sorted(state.unconfirmed),
-        "unsure_from": state.unsure_from,
-        "unnamed": sorted(state.unnamed),
+        **{name: getattr(state, name) for name in _PLAIN},
+        **{name: sorted(getattr(state, name)) for name in (*_NAME_SETS, *_PLACE_SETS)},
     }
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
 
@@ -209,43 +194,30 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
             f"the history of group {group_id} was written by a later grouptrail (state version {version}, this one "
             f"knows {VERSION}): upgrade grouptrail, or run grouptrail rebuild history"
         )
+    values.setdefault("is_measured", True)
+    # Before it was saved, all that had joined without an epoch were taken to wait.
+    values.setdefault("waiting", dict.fromkeys(values.get("joined_before_epoch", ()), "joined"))
     targets = values.get("targets")
+    known: Values = {
+        **{name: values[name] for name in _PLAIN if name in values},
+        **{name: set(values.get(name, ())) for name in _NAME_SETS},
+        **{name: _places(values.get(name, ())) for name in _PLACE_SETS},
+    }
     state = FoldState(
         group_id=group_id,
         record_partition=record_partition,
         processed_to=values.get("told_to", 0),
         pending=tuple(Record(*one) for one in values.get("pending", ())),
         group=_group(values["group"]) if "group" in values else Group(),
-        incarnation=values.get("incarnation", 1),
-        was_removed=values.get("was_removed", False),
-        last_at=values.get("last_at"),
-        commit_tombstone_at=values.get("commit_tombstone_at"),
         keys_since_gap=None if values.get("keys_since_gap") is None else set(values["keys_since_gap"]),
-        gap_from=values.get("gap_from"),
-        gap_offset=values.get("gap_offset", 0),
-        doubted_at=values.get("doubted_at"),
-        is_measured=values.get("is_measured", True),
-        seems_complete=values.get("seems_complete", False),
         rows=_open_rows(values.get("open", {})),
         partition_counts=values.get("counts", {}),
         owners={(topic, number): Owner(*rest) for topic, number, *rest in values.get("owners", ())},
-        revoked=_places(values.get("revoked", ())),
-        given_up=_places(values.get("given_up", ())),
-        kept_back=_places(values.get("kept_back", ())),
-        withdrawn=_places(values.get("withdrawn", ())),
         taken_over=values.get("opened", 0),
         baseline=None
         if targets is None
         else TargetBaseline(frozenset(_places(targets)), values.get("target_topic_ids", {})),
-        subscribed_since=values.get("subscribed_since", {}),
-        joined_before_epoch=set(values.get("joined_before_epoch", ())),
-        left_before_rebalance=set(values.get("left_before_rebalance", ())),
-        # Before it was saved, all that had joined without an epoch were taken to wait.
-        waiting=values.get("waiting", dict.fromkeys(values.get("joined_before_epoch", ()), "joined")),
-        is_converted=values.get("is_converted", False),
-        unconfirmed=set(values.get("unconfirmed", ())),
-        unsure_from=values.get("unsure_from"),
-        unnamed=set(values.get("unnamed", ())),
+        **known,
     )
     if version == 1:
         state.unnamed = _shown_ids(state) & names.keys()
@@ -293,13 +265,10 @@ def _group(values: Values) -> Group:
     settings = tuple((name, value) for name, value in values.get("settings", ()))
     settled = settled_by_epoch(members["members"].values())
     # Version 1 did not distinguish the end of the join phase from the last change of state.
-    join_ended_at = values.get("join_ended_at", None if _has_static(members["members"]) else values.get("state_at"))
+    has_static = any(member.instance_id for member in members["members"].values())
+    join_ended_at = values.get("join_ended_at", None if has_static else values.get("state_at"))
     known = {**values, **members, "regexes": regexes, "settings": settings, "join_ended_at": join_ended_at}
     return Group(**{**known, "partition_counts": counts}, settled=settled)
-
-
-def _has_static(members: Mapping[str, Member]) -> bool:
-    return any(member.instance_id for member in members.values())
 
 
 def _member_values(member: Member) -> Values:

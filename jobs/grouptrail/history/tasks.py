@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import pyarrow as pa
@@ -56,7 +56,7 @@ def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention
             saved: Any = first.body if has_state else None
             result = fold_group(
                 decode_state(group_id, partition, saved, names),
-                records if has_state else _chained(first, records),
+                records if has_state else chain((first,), records),
                 complete_to=complete_to.get(partition, 0),
                 names=names,
                 retention_ms=retention_ms,
@@ -93,23 +93,17 @@ def _record(line: tuple[Any, ...]) -> Record:
     return Record(offset, at, type_, name, body, *of_reading)
 
 
-def _chained(first: Record, rest: Iterable[Record]) -> Iterator[Record]:
-    yield first
-    yield from rest
-
-
 def output_ddl() -> str:
     """Return the Spark DDL of the output of `fold_groups`.
 
     `of` names the table, and the column of that name holds the row; `open_bucket` is the group's, also for rows that
     are not open.
     """
-    fields = (f"`{table}` struct<{_struct_fields(table)}>" for table in (*TABLES, POSITIONS))
-    return ", ".join(["of string, group_id string, open_bucket int", *fields])
-
-
-def _struct_fields(table: str) -> str:
-    return ", ".join(f"`{column.name}`: {column.type}" for column in _columns(table))
+    output = "of string, group_id string, open_bucket int"
+    for table in (*TABLES, POSITIONS):
+        fields = ", ".join(f"`{column.name}`: {column.type}" for column in _columns(table))
+        output += f", `{table}` struct<{fields}>"
+    return output
 
 
 def _columns(table: str) -> list[contracts.Column]:

@@ -271,7 +271,9 @@ def partitions_of(
     topics = {topic["name"]: topic for topic in metadata["topics"]}
     for name in topics if wanted is None else wanted:
         topic = topics.get(name, {"error_code": UNKNOWN_TOPIC, "partitions": ()})
-        code, topic_id = topic["error_code"], _base64_or_none(topic.get("topic_id"))
+        code, topic_id = topic["error_code"], topic.get("topic_id")
+        if topic_id is not None:  # brokers before 2.8 have none
+            topic_id = None if UUID(str(topic_id)) == _NO_ID else topic_id_text(topic_id)
         leaders = {partition["partition_index"]: partition["leader_id"] for partition in topic["partitions"]}
         chosen = None if wanted is None else wanted[name]
         for partition in sorted(leaders if chosen is None else chosen):
@@ -290,11 +292,6 @@ def partitions_of(
 def server_of(host: str, port: int) -> str:
     """Return `host:port` as in `bootstrap.servers`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _base64_or_none(topic_id: Any) -> str | None:
-    """Return a topic id as Kafka prints it, None from brokers before 2.8, which have none."""
-    return None if topic_id is None or UUID(str(topic_id)) == _NO_ID else topic_id_text(topic_id)
 
 
 def _first_line(error: Exception) -> str:

@@ -19,7 +19,6 @@ from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, error_name
 from grouptrail.kafka.group import Committed, PolledGroup
 
 _GROUPS_A_REQUEST = 50
-_MOST_BROKERS_AT_ONCE = 8
 # Errors that need no warning, the next poll asks again: the coordinator moves, or the group is being deleted.
 _TRANSIENT = (14, 15, 16, 69)
 

@@ -16,7 +16,7 @@ MOST_RECORDS = 5_000
 class NewRecords(RecordRanges):
     """The newest records of the topic, those of open and aborted transactions left out."""
 
-    _limits = FetchLimits(partition_bytes=256 << 10, bytes=4 << 20, wait_ms=50)
+    _limits = FetchLimits(partition_bytes=256 << 10, max_bytes=4 << 20, wait_ms=50)
     _progress: Progress | None = None
 
     def poll(self) -> pa.Table:
@@ -38,10 +38,7 @@ class NewRecords(RecordRanges):
                 progress.move(partition, one.next_offset)
             records = pa.Table.from_batches([one.records for one in received.values()], RECORD_SCHEMA)
         if progress is None or len(records) >= MOST_RECORDS:
-            progress = self._at_the_ends()
+            ends = {partition: bounds.last_stable_offset for partition, bounds in self.bounds().items()}
+            progress = Progress(ends, dict.fromkeys(ends, sys.maxsize))
         self._progress = progress
         return records.slice(0, MOST_RECORDS)
-
-    def _at_the_ends(self) -> Progress:
-        ends = {partition: bounds.last_stable_offset for partition, bounds in self.bounds().items()}
-        return Progress(ends, dict.fromkeys(ends, sys.maxsize))

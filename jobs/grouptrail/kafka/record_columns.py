@@ -188,14 +188,17 @@ def _records(partition: int, batches: list[Any], contents: list[memoryview]) -> 
     keys = np.arange(0, len(bounds) - 1, _PARTS)
 
     base_offset = np.array([batch.base_offset for batch in batches], np.int64)
-    base_ms = np.array([_base_ms(batch) for batch in batches], np.int64)
     attributes = np.array([batch.attributes for batch in batches], np.int64).repeat(counts)
     leader_epochs = np.array([batch.leader_epoch for batch in batches], np.int32).repeat(counts)
     is_append_time = attributes & RecordBatch.TIMESTAMP_TYPE_MASK
+    first_ms, newest_ms = (
+        np.array([getattr(batch, name) for batch in batches], np.int64).repeat(counts)
+        for name in ("first_timestamp", "max_timestamp")
+    )
     return _batch(
         partition,
         base_offset.repeat(counts) + later_offset,
-        base_ms.repeat(counts) + np.where(is_append_time, 0, later_ms),
+        np.where(is_append_time, newest_ms, first_ms + later_ms),
         keys=parts.take(pa.array(keys, mask=key_length < 0)),
         values=parts.take(pa.array(keys + 2, mask=value_length < 0)),
         is_transactional=attributes & RecordBatch.TRANSACTIONAL_MASK != 0,
@@ -208,12 +211,6 @@ def _within(lengths: Ints, content: bytes) -> Ints:
     if (lengths > len(content)).any():
         raise ValueError("a key or value is longer than its batch")
     return np.maximum(lengths, 0)
-
-
-def _base_ms(batch: Any) -> int:
-    """Return the time that records of a batch count from; with LogAppendTime it is the time of all of them."""
-    ms: int = batch.max_timestamp if batch.timestamp_type == batch.LOG_APPEND_TIME else batch.first_timestamp
-    return ms
 
 
 def _varints(octets: npt.NDArray[np.uint8], at: Ints) -> tuple[Ints, Ints]:

@@ -31,7 +31,7 @@ class FetchLimits(NamedTuple):
     """How much of a partition and in all a broker is to return at a time, and how long it waits for a record."""
 
     partition_bytes: int
-    bytes: int
+    max_bytes: int
     wait_ms: int
 
 
@@ -81,7 +81,7 @@ def _noted(progress: Progress) -> Iterator[None]:
 class RecordRanges(OffsetsTopic):
     """Reads committed records of the topic. When it is pickled, its settings are: the copy connects by itself."""
 
-    _limits = FetchLimits(partition_bytes=512 << 10, bytes=4 << 20, wait_ms=500)
+    _limits = FetchLimits(partition_bytes=512 << 10, max_bytes=4 << 20, wait_ms=500)
     _leaders: Mapping[int, int] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -122,21 +122,14 @@ class RecordRanges(OffsetsTopic):
                 else:
                     progress.fault = client_errors.LeaderNotAvailableError()
             if offsets:
-                requests = {leader: self._fetch_request(of_leader) for leader, of_leader in offsets.items()}
+                requests = {
+                    leader: client_internals.fetch_request(OFFSETS_TOPIC, of_leader, **self._limits._asdict())
+                    for leader, of_leader in offsets.items()
+                }
                 sent = self._ask(lambda admin: client_internals.send_to_nodes(admin, requests))
         if progress.fault is not None:
             self._leaders = None
         return sent
-
-    def _fetch_request(self, offsets: Mapping[int, int]) -> Any:
-        limits = self._limits
-        return client_internals.fetch_request(
-            OFFSETS_TOPIC,
-            offsets,
-            partition_bytes=limits.partition_bytes,
-            max_bytes=limits.bytes,
-            wait_ms=limits.wait_ms,
-        )
 
     def _leader(self, partition: int) -> int | None:
         if self._leaders is None:
@@ -163,18 +156,15 @@ class RecordRanges(OffsetsTopic):
                     position = progress.position[partition]
                     received[partition] = fetched(partition, position, one.records, one.aborted_transactions or ())
         if removed:
-            self._skip_removed(progress)
+            # Retention has removed what was to be read: continue at the logs' starts.
+            for partition, log in self._bounds_of(progress).items():
+                progress.move(partition, max(progress.position[partition], log.log_start_offset))
         return received
 
     def _note(self, error: Exception, progress: Progress) -> None:
         if not isinstance(error, client_errors.KafkaError) or not error.retriable:
             raise error
         progress.fault, self._leaders = error, None
-
-    def _skip_removed(self, progress: Progress) -> None:
-        """Continue at the logs' starts where retention has removed what was to be read."""
-        for partition, log in self._bounds_of(progress).items():
-            progress.move(partition, max(progress.position[partition], log.log_start_offset))
 
     def _wait(self, progress: Progress) -> None:
         """Wait before asking again, or end what cannot be read any more.

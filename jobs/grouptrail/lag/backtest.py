@@ -11,14 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.calculator import COLUMNS, TABLE
-from grouptrail.lag.index import UNKNOWN, PartitionIndex, at_numbers, floats, ints, moment, whole
+from grouptrail.lag.calculator import TABLE
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, PartitionIndex, at_numbers, floats, ints, moment, whole
 from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, are_of_other_log, keeps_up, matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.fitted_table import LONGEST_NAME, shortened
 from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
+from grouptrail.storage.schema import columns_of
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
@@ -26,13 +27,12 @@ from grouptrail.storage.warehouse import Warehouse
 if TYPE_CHECKING:
     from grouptrail.config.job_settings import LagSettings
 
-_MICROS = 1_000_000
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
     *("log_end_offset", "lag", "lost_records", "lag_seconds", "silent_seconds", "usual_wait_seconds"),
     *("status", "status_reason", "group_state", "problem"),
 )
-_STORED = pa.schema([COLUMNS.field(name) for name in _COLUMNS])
+_STORED = columns_of(TABLE, _COLUMNS)
 _HEADERS = ("group_id", "topic", "partition", "fired_at", "ended_at", "lasted_seconds", "status", "lag", "reason")
 
 
@@ -101,7 +101,7 @@ def replay(
             keeps_up=keeps_up(committed, readable, then),
         )
         seconds, silent = (floats(rows[name]) for name in ("lag_seconds", "silent_seconds"))
-        quiet = np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / _MICROS)
+        quiet = np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / MICROS)
         # Members that have just started are silent for less; older versions did not store it.
         quiet = np.where(silent < np.minimum(quiet, seconds), silent, quiet)
         verdict = judge(
@@ -113,7 +113,7 @@ def replay(
                 lost=lost,
                 lag_seconds=seconds,
                 commit_seconds=quiet,
-                is_empty=_empty(rows),
+                is_empty=_were_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
                 held_back=_held_back(rows),
                 usual_seconds=floats(rows["usual_wait_seconds"]),
@@ -141,7 +141,7 @@ def replay(
                     lag=int(lag[entry]),
                     reason=verdict.reason[entry].as_py(),
                 )
-            if held[number].fired_at is None and at - held[number].held_since >= alert.for_seconds * _MICROS:
+            if held[number].fired_at is None and at - held[number].held_since >= alert.for_seconds * MICROS:
                 held[number].fired_at = at
     yield from (firing for firing in held.values() if firing.fired_at is not None)
 
@@ -152,20 +152,20 @@ def _held_back(rows: pa.Table) -> pa.Array:
     return whole(pc.if_else(is_held, rows["status_reason"], None))
 
 
-def _empty(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _were_empty(rows: pa.Table) -> Bools:
     """Return whether the members had left on purpose, as far as the stored rows show.
 
     EMPTY says so. OK of an Empty group may, if the group had caught up; otherwise EMPTY would have been the status.
     """
     stored = zip(*(rows[name].to_pylist() for name in ("status", "group_state", "status_reason", "lag")), strict=True)
-    return np.array([_was_empty(*one) for one in stored], bool)
-
-
-def _was_empty(status: str, group_state: str | None, reason: str | None, lag: int | None) -> bool:
-    if status == "EMPTY":
-        return True
-    had_caught_up = not lag or (reason or "").startswith(CAUGHT_UP)
-    return status == "OK" and group_state == "Empty" and had_caught_up
+    return np.array(
+        [
+            status == "EMPTY"
+            or (status == "OK" and state == "Empty" and (not lag or (reason or "").startswith(CAUGHT_UP)))
+            for status, state, reason, lag in stored
+        ],
+        bool,
+    )
 
 
 def backtest(
@@ -210,7 +210,7 @@ class _Stored:
         self, warehouse: Warehouse, sample_seconds: float, groups: Sequence[str], since: datetime, until: datetime
     ) -> None:
         self._tables = SqlSnapshot(warehouse, [TABLE])
-        self._apart = sample_seconds / 2 * _MICROS
+        self._apart = sample_seconds / 2 * MICROS
         self._where = (
             f"WHERE cluster = {datafusion_literal(warehouse.cluster)} "
             f"AND sampled_at >= {datafusion_literal(since)} AND sampled_at < {datafusion_literal(until)}"
@@ -259,7 +259,7 @@ class _Stored:
 def _shown(firing: Firing, most: int | None) -> tuple[str | int | float | None, ...]:
     """Return the columns of a firing, with names of at most this many cells."""
     fired_at = firing.fired_at or 0
-    lasted = None if firing.ended_at is None else (firing.ended_at - fired_at) / _MICROS
+    lasted = None if firing.ended_at is None else (firing.ended_at - fired_at) / MICROS
     ended_at = None if firing.ended_at is None else _text(moment(firing.ended_at))
     names = (name if most is None else shortened(name, most) for name in (firing.group_id, firing.topic))
     return (

@@ -25,6 +25,7 @@ from grouptrail.lag.departures import (
 from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.held_back import CoordinatorOffsets, FetchOffsets, HeldBackPartitions
 from grouptrail.lag.index import (
+    MICROS,
     UNKNOWN,
     Bools,
     Floats,
@@ -55,7 +56,7 @@ from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
-from grouptrail.storage.schema import ADMIN, compact, table_schema
+from grouptrail.storage.schema import ADMIN, columns_of, compact, table_schema
 
 TABLE = "consumer_lag"
 COLUMNS = table_schema(TABLE)
@@ -66,24 +67,23 @@ ROWS = pa.schema(
 )
 """The same columns, with dictionary codes for texts that many rows share."""
 _WAITS = ("usual_wait_seconds", "last_wait_seconds")
-STORED_LAG = pa.schema(
-    [
-        COLUMNS.field(name)
-        for name in (
-            *("group_id", "topic", "partition", "sampled_at"),
-            *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
-            *(*_WAITS, "read_before_end", "problem"),
-        )
-    ]
+STORED_LAG = columns_of(
+    TABLE,
+    (
+        *("group_id", "topic", "partition", "sampled_at"),
+        *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
+        *(*_WAITS, "read_before_end", "problem"),
+    ),
 )
 """The columns of stored rows that verdicts look back on."""
 
-_MICROS = 1_000_000
 # The records of a log are dated up to here; what a client sets is any number.
-_LAST_TIME = 253_402_300_800 * _MICROS
+_LAST_TIME = 253_402_300_800 * MICROS
 
 # The columns of `log_offsets` that entries need.
-_OF_LOGS = (*("topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"),)
+_OF_LOGS = ["topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"]
+
+_NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 # So many entries at a time stay in the processor's cache, and take little memory.
 _ENTRIES_AT_A_TIME = 1 << 16
@@ -282,7 +282,7 @@ class LagCalculator:
             groups.matching(rules.read_committed_groups),
             groups.matching(rules.exact_groups),
             stop_seconds_of(pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds),
-            np.where(groups.are_empty, (at - groups.emptied_at) / _MICROS, np.nan),
+            np.where(groups.are_empty, (at - groups.emptied_at) / MICROS, np.nan),
             groups.may_be_away_seconds(rules.thresholds),
             self._departed(sampled, groups),
             *self._window.since(rules.rate_seconds),
@@ -374,7 +374,8 @@ class LagCalculator:
             rows, lag = self._rows(entries, context, names)
             tables.append(rows)
             if fetch_records is not None and len(due) < MOST_QUERIES:
-                due += self._unread.due(entries, lag, _is_not_progressing(rows))
+                is_stuck = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
+                due += self._unread.due(entries, lag, is_stuck)
         if fetch_records is not None and due:
             is_changed = np.full(self._index.position_count, False)
             is_changed[self._unread.query(due, sampled.at, fetch_records)] = True
@@ -387,7 +388,8 @@ class LagCalculator:
         """Return the rows of `consumer_lag` for entries with these columns, and their lag."""
         is_ignored = self._are_ignored(entries, context)
         lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
-        first = self._first_records(entries, lag, context)
+        wanted = _first_unread(entries, lag, context)
+        first = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
         lag = self._without_unreadable(entries, lag, first, context)
         age = self._age(entries, lag, first)
         silent, waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
@@ -431,7 +433,7 @@ class LagCalculator:
         )
         away = groups.at - groups.emptied_at[last.groups]
         # Later samples show no more of that time.
-        new = np.flatnonzero((away >= 0) & (away < ALL_KEPT_SECONDS * _MICROS))
+        new = np.flatnonzero((away >= 0) & (away < ALL_KEPT_SECONDS * MICROS))
         partitions = sampled.partitions[of_empty[new]]
         last.read.put(new, self._ends.written(partitions, offsets[new] - 1))
         last.unread.put(new, self._ends.written(partitions, offsets[new]))
@@ -467,11 +469,6 @@ class LagCalculator:
         answers = {**known, **fetch_records([at for at in wanted if at not in known])}
         self._first = {at: answers[at] for at in wanted if at in answers}
 
-    def _first_records(self, entries: Entries, lag: Lag, context: _Context) -> dict[int, FirstRecord | None]:
-        """Return the first unread records of exact groups by entry, as far as they are known."""
-        wanted = _first_unread(entries, lag, context)
-        return {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
-
     def _without_unreadable(
         self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None], context: _Context
     ) -> Lag:
@@ -501,11 +498,11 @@ class LagCalculator:
         age = written.age(now[lagging])
         stamp = record_at[lagging]
         # A broker's stamp dates the append; a producer's may be any time, so that the samples have to bear it out.
-        slack = np.where(is_append_time[lagging], CLOCKS_DIFFER_SECONDS * _MICROS, 0)
+        slack = np.where(is_append_time[lagging], CLOCKS_DIFFER_SECONDS * MICROS, 0)
         is_known = is_append_time[lagging] | (written.after != UNKNOWN)
         latest = np.where(written.before == UNKNOWN, now[lagging], written.before)
         is_exact = (stamp != UNKNOWN) & is_known & (written.after <= stamp + slack) & (stamp <= latest + slack)
-        waited = np.maximum(now[lagging] - stamp, 0) / _MICROS
+        waited = np.maximum(now[lagging] - stamp, 0) / MICROS
         seconds[lagging] = np.where(is_exact, waited, age.seconds)
         errors[lagging] = np.where(is_exact, 0.0, age.errors)
         methods.set(lagging, "observed")
@@ -535,9 +532,9 @@ class LagCalculator:
     def _rate_columns(self, entries: Entries, lag: Lag, context: _Context) -> dict[str, pa.Array]:
         """Return the rates over `rate_seconds`, or over the part of it that the window covers."""
         committed_then = context.committed_then[entries.positions]
-        consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / _MICROS)
+        consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / MICROS)
         end_then, end_at = self._ends.end_since(entries.partitions, context.then)
-        produced = _rate(entries.end, end_then, (entries.at - end_at) / _MICROS)
+        produced = _rate(entries.end, end_then, (entries.at - end_at) / MICROS)
         falls = consumed - produced
         with np.errstate(divide="ignore", invalid="ignore"):
             catch_up = np.where(lag.readable == 0, 0.0, np.where(falls > 0, lag.readable / falls, np.nan))
@@ -558,7 +555,7 @@ class LagCalculator:
     def _silent_seconds(self, entries: Entries, groups: Groups) -> Floats:
         """Return for how long members have not committed, counted from their start if that is recent."""
         committed_at = self._in_effect_at(entries)
-        since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / _MICROS)
+        since_commit = np.where(committed_at == UNKNOWN, np.nan, (entries.at - committed_at) / MICROS)
         started = groups.new_seconds[entries.groups]
         return np.where(np.isnan(started), since_commit, np.minimum(since_commit, started))
 
@@ -584,7 +581,7 @@ class LagCalculator:
             entries.positions,
             entries.partitions,
             committed=committed,
-            committed_at=_commit_times(entries),
+            committed_at=ints(_commit_at(entries.commits)),
             lag=lag.readable,
             keeps_up=self._keeps_up(entries.partitions, committed, lag.readable),
         )
@@ -616,14 +613,6 @@ class LagCalculator:
         return silent, waits, judge(self._window, now, self._rules.thresholds)
 
 
-_NOT_PROGRESSING = ("STOP", "STALL", "WARN")
-
-
-def _is_not_progressing(rows: pa.Table) -> Bools:
-    is_stuck: Bools = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
-    return is_stuck
-
-
 def _without_offsets(owned: pa.Table) -> pa.Table:
     """Return owned positions as commits without an offset."""
     given = {field.name: owned[field.name].cast(READ.field(field.name).type) for field in OWNED}
@@ -641,12 +630,8 @@ def _first_unread(entries: Entries, lag: Lag, context: _Context) -> dict[int, Re
 
 
 def _commit_at(commits: pa.Table) -> pa.ChunkedArray:
+    """Return the commit times as `consumer_lag` shows them."""
     return pc.coalesce(commits["commit_at"], commits["record_at"])
-
-
-def _commit_times(entries: Entries) -> Ints:
-    """Return the commit times (microseconds) as `consumer_lag` shows them."""
-    return ints(_commit_at(entries.commits))
 
 
 def _with_sample_time(logs: pa.Table, at: int) -> pa.Table:

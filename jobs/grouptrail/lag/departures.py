@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import UNKNOWN, Bools, Ints, ints, lengthened, whole
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, ints, lengthened, whole
 from grouptrail.lag.members import Groups
 from grouptrail.lag.offsets import CLOCKS_DIFFER_SECONDS
 from grouptrail.lag.seconds import Written
@@ -25,11 +25,11 @@ from grouptrail.lag.seconds import Written
 READ_BEFORE_END = ("recent", "all", "recent and all")
 """What a group had read when its last member was gone: `recent` records, written within the member's poll timeout."""
 
-_MICROS, _MICROS_A_MS = 1_000_000, 1_000
+_MICROS_A_MS = 1_000
 # Two coordinators' clocks, and that of the log-offsets job.
-_CLOCKS_DIFFER_MICROS = CLOCKS_DIFFER_SECONDS * _MICROS
+_CLOCKS_DIFFER_MICROS = CLOCKS_DIFFER_SECONDS * MICROS
 # The sample before the end must be as close to it.
-_CLOSE_MICROS = 30 * _MICROS
+_CLOSE_MICROS = 30 * MICROS
 ALL_KEPT_SECONDS = 500
 """For so long no sample from just before the end is missing."""
 _RECENT, _ALL = 1, 2

@@ -112,9 +112,9 @@ def statuses(
     endings: dict[str, set[str]] = defaultdict(set)
     for row in leavers:
         endings[row["group_id"]].add(row["ended"])
-    filled_at = {row["group_id"]: _time(row["filled_at"]) for row in filled}
+    filled_at = {row["group_id"]: datetime.fromisoformat(row["filled_at"]) for row in filled}
     past = {row["group_id"]: row for row in pauses}
-    returning_at = {row["group_id"]: _time(row["returning_at"]) for row in returning}
+    returning_at = {row["group_id"]: datetime.fromisoformat(row["returning_at"]) for row in returning}
     groups = {}
     for row in states:
         subscribed = topics.get(row["group_id"])
@@ -124,7 +124,7 @@ def statuses(
         groups[row["group_id"]] = GroupStatus(
             state=row["state"],
             topics=None if subscribed is None else frozenset(subscribed),
-            emptied_at=_time(row["started_at"]) if is_empty else None,
+            emptied_at=datetime.fromisoformat(row["started_at"]) if is_empty else None,
             endings=frozenset(endings.get(row["group_id"], ())),
             record_partition=row["record_partition"],
             filled_at=filled_at.get(row["group_id"]),
@@ -134,10 +134,6 @@ def statuses(
             longest_pause_seconds=max(pauses_of, default=0.0),
             habitual_pause_seconds=pauses_of[HABITUAL_PAUSES - 1] if len(pauses_of) >= HABITUAL_PAUSES else 0.0,
             returning_at=returning_at.get(row["group_id"]),
-            known_since=_time(before["known_since"]) if before else None,
+            known_since=datetime.fromisoformat(before["known_since"]) if before else None,
         )
     return groups
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import UNKNOWN, Ints, Texts, ints, nulls
+from grouptrail.lag.index import MICROS, UNKNOWN, Ints, Texts, ints, nulls
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-_MICROS = 1_000_000
 _KEPT_HOLDS = 100
 
 
@@ -107,7 +106,7 @@ class HeldBackPartitions:
         return since
 
     def _is_long(self, hold: _Hold) -> bool:
-        return hold.since is None or hold.until - hold.since > self.tolerated_seconds * _MICROS
+        return hold.since is None or hold.until - hold.since > self.tolerated_seconds * MICROS
 
     def _end(self, partition: int, hold: _Hold) -> None:
         if self._is_long(hold):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,15 @@ import pyarrow.compute as pc
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+_Column = TypeVar("_Column", Ints, Bools)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+MICROS = 1_000_000
+"""A second: times are microseconds since 1970."""
+
 UNKNOWN = -1
 """An offset or a time that is not known."""
-
 
 # A partition, a topic or a group has a number below this one, so that two of them make one integer.
 _MOST = np.int64(1 << 31)
@@ -151,10 +154,12 @@ def at_numbers(column: Ints, numbers: Ints) -> Ints:
     return values
 
 
-def lengthened(column: Ints, count: int) -> Ints:
-    """Return a column with at least this many values: itself, or a longer one that ends with `UNKNOWN`."""
+def lengthened(column: _Column, count: int) -> _Column:
+    """Return a column with at least this many values: itself, or a longer one that ends with `UNKNOWN` or False."""
     missing = count - len(column)
-    return np.concatenate([column, np.full(missing, UNKNOWN)]) if missing > 0 else column
+    if missing <= 0:
+        return column
+    return np.concatenate([column, np.full(missing, False if column.dtype == np.bool_ else UNKNOWN)])
 
 
 class Texts:

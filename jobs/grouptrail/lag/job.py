@@ -172,8 +172,9 @@ class LagComputation(Protocol):
     def append(self, rows: pa.Table, once: Once) -> Mapping[str, int]:
         """Append the lag at samples (rows of `log_offsets`) to its table; return the number of rows by status."""
 
+    @property
     def has_new_commits(self) -> bool:
-        """Return whether there are commits that `store_commits` has not stored."""
+        """Whether there are commits that `store_commits` has not stored."""
 
     def store_commits(self) -> None:
         """Store the newest commits; after a restart later ones are read from `offset_commits`."""
@@ -194,8 +195,9 @@ class LagHere:
         self._state.has_sample.set()
         return counts_by_status(lag)
 
+    @property
     def has_new_commits(self) -> bool:
-        """Do `LagComputation.has_new_commits`."""
+        """Whether there are commits that have not been stored."""
         return self._state.has_new_commits
 
     def store_commits(self) -> None:
@@ -224,7 +226,7 @@ class LagWriter:
             return
         started = time.monotonic()
         counts = self._lag.append(rows, Once(self._app(), batch))
-        if self._lag.has_new_commits() and time.monotonic() - self._stored_at >= _STORE_COMMITTED_EVERY_SECONDS:
+        if self._lag.has_new_commits and time.monotonic() - self._stored_at >= _STORE_COMMITTED_EVERY_SECONDS:
             self._stored_at = time.monotonic()
             self._lag.store_commits()
         if counts != self._logged:

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from grouptrail.lag.group_status import GroupStatus
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, micros, moment, whole
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, micros, moment, whole
 from grouptrail.lag.offsets import matching
 from grouptrail.lag.verdict import Thresholds
 
-_MICROS = 1_000_000
 # Within this time the history reads the record of a member that commits, and a member that has started commits.
-_HISTORY_FOLLOWS_MICROS = 60 * _MICROS
+_HISTORY_FOLLOWS_MICROS = 60 * MICROS
 
 _UNKNOWN_GROUP = GroupStatus()
 
@@ -44,7 +43,7 @@ class Groups:
         """For how long each group has had members, if so recently that they need not have committed; else NaN."""
         now = moment(self.at)
         started = np.array([status.started_seconds(now) for status in self.statuses], np.float64)
-        is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / _MICROS)
+        is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / MICROS)
         return np.where(is_new, started, np.nan)
 
     @cached_property

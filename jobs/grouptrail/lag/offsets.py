@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.index import UNKNOWN, Bools, Ints, Texts, ints, sentences, valid, whole
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, Texts, ints, sentences, valid, whole
 
 SAMPLES_TO_KEEP_UP = 2
 """A group that commits between two samples has read at each what was there so many samples before."""
 
-_MICROS = 1_000_000
 # By how much the clocks of the brokers, which date commits, may differ from the clock of this job.
 CLOCKS_DIFFER_SECONDS = 5
 _ABOVE_THE_END = (
@@ -136,10 +135,11 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     )
     mark_unknown(is_uncommitted, lambda _: "no commit yet")
     committed = np.where(is_empty, end, committed)
-    is_recreated = _is_recreated(entries)
+    has_other_id = pc.not_equal(entries.commits["topic_id"], entries.logs["topic_id"])
+    is_recreated = _bools(pc.fill_null(has_other_id, False))
     mark_unknown(is_recreated, lambda _: "the topic was deleted and recreated since the commit")
     # A commit that is newer than the sample may well be ahead of it.
-    is_old = entries.committed_at <= entries.sampled_at - CLOCKS_DIFFER_SECONDS * _MICROS
+    is_old = entries.committed_at <= entries.sampled_at - CLOCKS_DIFFER_SECONDS * MICROS
     is_above = (committed > end) & (end != UNKNOWN) & is_old
     mark_unknown(
         is_above,
@@ -172,12 +172,6 @@ def are_of_other_log(problems: Any) -> Bools:
     different = pc.unique(problems).to_pylist()
     texts = [text for text in different if text is not None and any(word in text for word in _OTHER_LOG)]
     return _bools(pc.is_in(problems, pa.array(texts, pa.string())))
-
-
-def _is_recreated(entries: Entries) -> Bools:
-    """Return whether the topic id of the commit differs from that of the log."""
-    differ = pc.fill_null(pc.not_equal(entries.commits["topic_id"], entries.logs["topic_id"]), False)
-    return _bools(differ)
 
 
 def matching(names: Any, patterns: Sequence[str]) -> Bools:

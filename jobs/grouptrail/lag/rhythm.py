@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
-_MICROS = 1_000_000
 LONGER_THAN_USUAL = 2
 """A silence of so many times the usual one is clearly longer."""
 # Shorter waits are those of a group that reads all the time.
-_LEAST_MICROS = 30 * _MICROS
+_LEAST_MICROS = 30 * MICROS
 
 
 @dataclass
@@ -51,7 +50,7 @@ class UsualWaits:
         """Start a sample (microseconds) of at most this many positions, in place of one of the same time."""
         if at != self.newest.at:
             usual, last = self._waits(np.arange(count))
-            newest, gone = self.newest, ~_lengthened(self.newest.is_there, count)
+            newest, gone = self.newest, ~lengthened(self.newest.is_there, count)
             committed, silent = (lengthened(column, count) for column in (newest.committed, newest.silent))
             is_known = committed != UNKNOWN
             self._committed = np.where(is_known, committed, lengthened(self._committed, count))
@@ -99,16 +98,10 @@ class UsualWaits:
         return np.where(has_moved, np.minimum(last, ended), usual), np.where(has_moved, ended, last)
 
 
-def _lengthened(column: Bools, count: int) -> Bools:
-    longer = np.full(max(count, len(column)), False)
-    longer[: len(column)] = column
-    return longer
-
-
 def _micros(seconds: Floats) -> Ints:
-    micros: Ints = np.rint(np.nan_to_num(seconds) * _MICROS).astype(np.int64)
+    micros: Ints = np.rint(np.nan_to_num(seconds) * MICROS).astype(np.int64)
     return micros
 
 
 def _seconds(micros: Ints) -> Floats:
-    return np.where(micros > 0, micros / _MICROS, np.nan)
+    return np.where(micros > 0, micros / MICROS, np.nan)

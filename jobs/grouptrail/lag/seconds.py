@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
-_MICROS = 1_000_000
 _RECENT_SECONDS = 600
 _SPACING = 0.1
 HORIZON_SECONDS = 7 * 24 * 3600
@@ -72,8 +71,8 @@ class Written:
         latest = np.where(self.before == UNKNOWN, now, self.before)
         is_bounded = self.after == UNKNOWN
         written = np.where(is_bounded, latest, self.after + np.clip(self.share, 0, 1) * (latest - self.after))
-        errors = np.maximum(written - self.after, latest - written) / _MICROS
-        seconds = np.maximum(now - written, 0) / _MICROS
+        errors = np.maximum(written - self.after, latest - written) / MICROS
+        seconds = np.maximum(now - written, 0) / MICROS
         return Age(seconds, np.where(is_bounded, np.nan, errors))
 
 
@@ -106,10 +105,6 @@ class LogEnds:
         for sample in self._samples[:-1]:
             sample.ends[partitions[partitions < len(sample.ends)]] = UNKNOWN
         self._rows = None
-
-    def age(self, partitions: Ints, offsets: Ints, now: Ints) -> Age:
-        """Return the ages of the records at these offsets at the times `now` (microseconds), one for each."""
-        return self.written(partitions, offsets).age(now)
 
     def written(self, partitions: Ints, offsets: Ints) -> Written:
         """Return when the records at these offsets were written, as far as the samples show."""
@@ -188,7 +183,7 @@ def spans(times: Ints, apart_seconds: float) -> list[tuple[int, int]]:
     distinct = np.unique(times)
     if not len(distinct):
         return []
-    is_first = np.diff(distinct, prepend=-np.inf) >= apart_seconds * _MICROS
+    is_first = np.diff(distinct, prepend=-np.inf) >= apart_seconds * MICROS
     return list(zip(distinct[is_first].tolist(), distinct[np.append(is_first[1:], True)].tolist(), strict=True))
 
 
@@ -200,10 +195,10 @@ def _thinned(times: Sequence[int], now: int) -> list[int]:
     """
     kept: list[int] = []
     for number, time in enumerate(times):
-        age = (now - time) / _MICROS
+        age = (now - time) / MICROS
         if age > HORIZON_SECONDS:
             continue
-        span = 0 if age <= _RECENT_SECONDS else _MICROS << int(math.log2(age * _SPACING))
+        span = 0 if age <= _RECENT_SECONDS else MICROS << int(math.log2(age * _SPACING))
         if not span or not number or times[number - 1] // span != time // span:
             kept.append(number)
     return kept

@@ -51,7 +51,7 @@ class LagShards:
         numbers: RDD[int] = context.parallelize(range(count), count)
         self._shards = numbers.map(partial(Shard, count=count)).persist()
         self._last_request = ""
-        self._has_new_commits = False
+        self.has_new_commits = False
 
     def prepare(self) -> None:
         """Start the processes; each reads its commits."""
@@ -69,16 +69,12 @@ class LagShards:
 
         self._inputs.warehouse.table(TABLE).append(written, once)
         self._last_request = request
-        self._has_new_commits |= any(lag.has_new_commits for lag in parts)
+        self.has_new_commits |= any(lag.has_new_commits for lag in parts)
         return sum((Counter(lag.counts) for lag in parts), Counter())
-
-    def has_new_commits(self) -> bool:
-        """Do `job.LagComputation.has_new_commits`."""
-        return self._has_new_commits
 
     def store_commits(self) -> None:
         """Do `job.LagComputation.store_commits`."""
-        self._has_new_commits = False
+        self.has_new_commits = False
 
         def written(location: TableLocation) -> Iterable[str]:
             parts: list[WrittenCommits] = self._ask(Commits(location))

@@ -27,7 +27,7 @@ from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, L
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
-from grouptrail.lag.index import UNKNOWN, Ints, ints, moment
+from grouptrail.lag.index import MICROS, UNKNOWN, Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, after, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_times, spans
@@ -65,7 +65,6 @@ _STATISTICS_MICROS = 999
 _STILL_NEW_SECONDS = 30
 # Transactions that commit offsets are usually short; and a sample may be late.
 _HELD_BACK_SECONDS, _HELD_BACK_INTERVALS = 15, 2.5
-_MICROS = 1_000_000
 _ENDS = table_schema(SAMPLES)
 _NONE_KNOWN: Ints = np.empty(0, np.int64)
 
@@ -99,7 +98,8 @@ class LagState:
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
-        self._has_new_commits = True
+        self.has_new_commits = True
+        """Whether there are commits that `commits` has not returned."""
         self._failure = ""
         self._has_news = False
         self._computed: pa.Table | None = None
@@ -146,15 +146,10 @@ class LagState:
             self._has_news = True
         return lag
 
-    @property
-    def has_new_commits(self) -> bool:
-        """Whether there are commits that `commits` has not returned."""
-        return self._has_new_commits
-
     def commits(self) -> tuple[pa.Table, SourceVersion]:
         """Return the newest commits in the tables, as rows of `committed_offsets`, and what they were read of."""
         with self._lock:
-            self._has_new_commits = False
+            self.has_new_commits = False
             known = self._calculator or self._prepared or self._with_commits()
             assert self._commits is not None
             return to_stored(known.positions.in_tables()), self._commits.read_to
@@ -176,7 +171,7 @@ class LagState:
         self._add_sample(newest)
         until = int(ints(newest["sampled_at"]).max())
         # Coordinators only know what is committed now.
-        is_new = time.time() - until / _MICROS < max(_STILL_NEW_SECONDS, 2 * self._settings.sample_seconds)
+        is_new = time.time() - until / MICROS < max(_STILL_NEW_SECONDS, 2 * self._settings.sample_seconds)
         computed.append(
             self._calculator.compute(
                 *self._of_groups,
@@ -218,7 +213,7 @@ class LagState:
         for commits in self._commits.fresh():
             count += len(commits)
             calculator.positions.add(after(commits, known))
-        self._has_new_commits |= count > 0
+        self.has_new_commits |= count > 0
         return count > 0
 
     def _resume(self, *, before: int) -> None:
@@ -249,11 +244,11 @@ class LagState:
     def _first_until(self) -> int | None:
         """Return a time (microseconds) from before which no sample comes; None if it is not known."""
         if not self._warehouse.table(SAMPLES).has_rows():
-            return round((time.time() - _NOT_WRITTEN_YET_SECONDS) * _MICROS)
+            return round((time.time() - _NOT_WRITTEN_YET_SECONDS) * MICROS)
         times = self._times_of_newest_lag()
         # A batch may come again.
         kept = MOST_SAMPLES_A_BATCH * self._settings.sample_seconds + CLOCKS_APART.total_seconds()
-        return max(times) - round(kept * _MICROS) if times else None
+        return max(times) - round(kept * MICROS) if times else None
 
     def _times_of_newest_lag(self) -> Mapping[int, int]:
         """Return how many rows the newest stored sample has at each time (microseconds); none if it is not known."""
@@ -262,7 +257,7 @@ class LagState:
             return {}
         newest = int(ints(files["max.sampled_at"]).max(initial=UNKNOWN))
         # A file's newest row may be another cluster's.
-        since = newest - round(self._apart_seconds * _MICROS)
+        since = newest - round(self._apart_seconds * MICROS)
         return self._rows_at(TABLE, since, newest + _STATISTICS_MICROS + 1)
 
     def _stored_commits(self, ours: ds.Expression | None) -> tuple[pa.Table, Ints, OpenTable | None]:
@@ -276,7 +271,7 @@ class LagState:
 
     def _kept_samples(self, before: int) -> Iterator[pa.Table]:
         """Yield the stored samples from before a time (microseconds) that `LogEnds` keeps, the oldest first."""
-        since = before - round((HORIZON_SECONDS + LONGEST_SPAN_SECONDS) * _MICROS)
+        since = before - round((HORIZON_SECONDS + LONGEST_SPAN_SECONDS) * MICROS)
         kept = kept_times(self._times_of_files(since, before), before, self._apart_seconds)
         samples = self._samples(kept)
         if not all(pc.any(rows["log_end_offset"].is_valid()).as_py() for rows in samples):
@@ -296,7 +291,7 @@ class LagState:
         first = ints(files["min.sampled_at"], since)
         last = ints(files["max.sampled_at"], before) + _STATISTICS_MICROS
         first, last = (times[(last >= since) & (first < before)] for times in (first, last))
-        is_wide = last - first >= self._apart_seconds * _MICROS
+        is_wide = last - first >= self._apart_seconds * MICROS
         times = np.concatenate([first[~is_wide], last[~is_wide]])
         if is_wide.any():
             earliest, latest = int(first[is_wide].min()), int(last[is_wide].max())
@@ -322,7 +317,7 @@ class LagState:
 
         As many at a time as fit into memory. After a longer stop, only the newest sample.
         """
-        since = before - round(self._settings.lag.window_seconds * _MICROS)
+        since = before - round(self._settings.lag.window_seconds * MICROS)
         rows_at = self._rows_at(TABLE, since, before)
         if not rows_at:
             rows_at = {time: rows for time, rows in self._times_of_newest_lag().items() if time < before}

@@ -11,16 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.index import UNKNOWN, Bools, Ints, at_numbers, ints, lengthened
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, at_numbers, ints, lengthened
 from grouptrail.lag.offsets import Entries, Lag
 
 FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
 """Returns the first records at or after offsets, as far as brokers answer; None: no record is left in the log."""
 
-_MICROS = 1_000_000
 _FEW_OFFSETS = 1000
 MOST_QUERIES, _MOST_TOPICS = 100, 10
-_RETRY_MICROS = 600 * _MICROS
+_RETRY_MICROS = 600 * MICROS
 _NOTHING, _SOMETHING, _NO_ANSWER = 2, 1, 0
 
 

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from grouptrail.lag.index import UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 
-_MICROS = 1_000_000
 _SAMPLES_A_WINDOW = 60
 
 _Numbers = npt.NDArray[np.int32]
@@ -148,7 +147,7 @@ class Window:
     """
 
     def __init__(self, seconds: float, allowed_lag: int) -> None:
-        self._micros = round(seconds * _MICROS)
+        self._micros = round(seconds * MICROS)
         self._allowed_lag = allowed_lag
         self._newest: Sample | None = None
         self._times: list[int] = []
@@ -217,7 +216,7 @@ class Window:
         The offsets are by position; those of the newest sample are `put` later.
         """
         assert self._newest is not None
-        start = self._newest.at - seconds * _MICROS
+        start = self._newest.at - seconds * MICROS
         at = next((at for at in self._times if at >= start), None)
         if at is None:
             return self._newest.committed, self._newest.at
@@ -255,13 +254,10 @@ class Window:
             kept_up=(past.kept_up_at >= start) | newest.keeps_up[positions],
             fell=(past.fell_since >= start) | fell_now,
             is_repeated=was_known & ~moved_now & (repeats_now | (past.repeated_since >= same_since)),
-            same_seconds=(newest.at - same_since) / _MICROS,
-            span_seconds=(newest.at - first_at) / _MICROS,
+            same_seconds=(newest.at - same_since) / MICROS,
+            span_seconds=(newest.at - first_at) / MICROS,
             first_lag=first_lag,
         )
-
-    def _is_thinned(self, newest: Sample) -> bool:
-        return bool(self._times) and newest.at - self._times[-1] < self._micros / _SAMPLES_A_WINDOW
 
     def _note(self, sample: Sample) -> None:
         """Note what a sample shows that a later one follows, and keep it unless the one kept before is too close."""
@@ -272,7 +268,7 @@ class Window:
         )
         past.partitions = np.where(partitions != UNKNOWN, partitions, past.partitions)
         self._rewinds.append(_rewinds(np.arange(count), committed, past))
-        if not self._is_thinned(sample):
+        if not self._times or at - self._times[-1] >= self._micros / _SAMPLES_A_WINDOW:
             self._keep(at, committed, lag)
         has_lag, has_committed = lag != UNKNOWN, committed != UNKNOWN
         past.caught_up_at[has_lag & (lag <= self._allowed_lag)] = at

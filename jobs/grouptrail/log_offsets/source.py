@@ -25,7 +25,7 @@ import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import groupby
@@ -94,13 +94,13 @@ class LogOffsetsSource(DataSource):
         return LogOffsetsStreamReader(self._request)
 
 
+@dataclass(frozen=True)
 class Request:
     """Kafka's settings and delta-rs's options, both of which may hold secrets, and the choice of partitions."""
 
-    def __init__(self, settings: dict[str, str], storage: dict[str, str], which: dict[str, str]) -> None:
-        self.settings = settings
-        self.storage = storage
-        self.which = which
+    settings: dict[str, str] = field(repr=False)
+    storage: dict[str, str] = field(repr=False)
+    which: dict[str, str]
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Request:

@@ -17,7 +17,7 @@ from grouptrail import contracts
 from grouptrail.console.progress import Log, print_now, waiting
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.maintenance.queries import DeltaRsQueries, Queries, SparkQueries
-from grouptrail.maintenance.retention import ORDER, Removal, doomed, removals, rules
+from grouptrail.maintenance.retention import ORDER, doomed, removals, rules
 from grouptrail.query.formats import RowsFormat, console_on, displayed, write_rows
 from grouptrail.storage import upkeep
 from grouptrail.storage.engines.retries import is_conflict, with_retries
@@ -102,7 +102,8 @@ def _each(queries: Queries, names: tuple[str, ...], work: Callable[[str], None])
             if queries.exists(name):
                 work(name)
         except Exception as error:
-            faults.append(f"{name}: {_reason(error)}")
+            lost = f"other writers committed first, {_TRIES} times"
+            faults.append(f"{name}: {lost if is_conflict(error) else first_cause(error)}")
     if faults:
         raise MaintenanceError("; ".join(faults) + ": not maintained, run grouptrail maintain again")
 
@@ -128,13 +129,9 @@ def write_removals(
     removals: Sequence[tuple[str | int, ...]], out: TextIO, format: RowsFormat, heads: Sequence[str] = _HEADS
 ) -> None:
     """Print `removals_found`, or the same below other headings."""
-    if format == "table":
-        _print_removals(heads, removals, out)
-    else:
+    if format != "table":
         write_rows([*heads], removals, out, format=format)
-
-
-def _print_removals(heads: Sequence[str], removals: Sequence[tuple[str | int, ...]], out: TextIO) -> None:
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for head in heads:
         is_number = head not in ("cluster", "table", "which")
@@ -149,20 +146,13 @@ def _print_removals(heads: Sequence[str], removals: Sequence[tuple[str | int, ..
 def _maintain(warehouse: Warehouse, keep: MaintainConfig, name: str, now: datetime) -> str:
     table = warehouse.table(name)
     before = upkeep.size(table)
-    deleted = sum(_remove(warehouse, removal) for removal in removals(warehouse, keep, name, now))
+    deleted = 0
+    for removal in removals(warehouse, keep, name, now):
+        if removal.count:
+            upkeep.delete(warehouse.table(removal.table), removal.where, removal.stays)
+        deleted += removal.count
     upkeep.optimize(table)
     upkeep.vacuum(table)
     after = upkeep.size(table)
     deletions = f"{deleted:,} rows deleted; " if deleted else ""
     return f"{name}: {deletions}{before[0]} files, {before[1]:,} bytes -> {after[0]} files, {after[1]:,} bytes"
-
-
-def _remove(warehouse: Warehouse, removal: Removal) -> int:
-    """Delete rows in one commit; return how many."""
-    if removal.count:
-        upkeep.delete(warehouse.table(removal.table), removal.where, removal.stays)
-    return removal.count
-
-
-def _reason(error: Exception) -> str:
-    return f"other writers committed first, {_TRIES} times" if is_conflict(error) else first_cause(error)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from grouptrail.config.patterns import is_allowed
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.group import PolledGroup
 from grouptrail.kafka.groups import BrokerGroups, Brokers, GroupCoordinators
@@ -90,10 +90,7 @@ class Poller:
         return broker.node, groups, None
 
     def _is_wanted(self, group_id: str) -> bool:
-        def fits(patterns: Sequence[str]) -> bool:
-            return any(fnmatchcase(group_id, pattern) for pattern in patterns)
-
-        return fits(self._rules.allow_groups) and not fits(self._rules.deny_groups)
+        return is_allowed(group_id, self._rules.allow_groups, self._rules.deny_groups)
 
 
 def _denied(error: ClusterError) -> KafkaDeniedError | None:

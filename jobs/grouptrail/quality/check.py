@@ -66,7 +66,8 @@ def check(
     warehouse.check_exists()
     with waiting("waiting for the batches that are being written"):
         taken = snapshot.take(warehouse, patience_seconds=_PATIENCE_SECONDS)
-    if docs is None and _fits_into_memory(taken) and warehouse.is_readable_without_spark:
+    are_small = all(commit.rows is not None and commit.rows <= MOST_ROWS for commit in taken.versions.values())
+    if docs is None and are_small and warehouse.is_readable_without_spark:
         checked = run_with_delta_rs(warehouse, names, taken, since=since, start_spark=start_spark)
     else:
         with start_spark() as in_session:
@@ -80,10 +81,6 @@ def check(
     raise_on_failures(checked)
     if since is not None and not any(one.rows for one in checked) and (note := stale_note(warehouse, sample_seconds)):
         raise ExpectationError(f"no row is newer than {since:%Y-%m-%d %H:%M:%S} UTC, so nothing was checked; {note}")
-
-
-def _fits_into_memory(taken: snapshot.Snapshot) -> bool:
-    return all(commit.rows is not None and commit.rows <= MOST_ROWS for commit in taken.versions.values())
 
 
 def run_with_delta_rs(

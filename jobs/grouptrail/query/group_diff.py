@@ -101,12 +101,11 @@ def _unlike(what: str, before: Row, after: Row) -> Iterator[Difference]:
 
 
 def _members(group: Row) -> Row:
-    return {member["member_id"]: _who(member) for member in group["members"]}
-
-
-def _who(member: Row) -> str:
-    instance = f" as {member['instance_id']}" if member["instance_id"] else ""
-    return f"{member['client_id']}{instance} on {member['client_host'].removeprefix('/')}"
+    members = {}
+    for one in group["members"]:
+        instance = f" as {one['instance_id']}" if one["instance_id"] else ""
+        members[one["member_id"]] = f"{one['client_id']}{instance} on {one['client_host'].removeprefix('/')}"
+    return members
 
 
 def _owners(group: Row) -> Row:

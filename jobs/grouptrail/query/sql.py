@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Protocol, TextIO
@@ -221,27 +221,26 @@ def print_columns(name: str, out: TextIO, *, format: RowsFormat = "table") -> No
     assert contract is not None
     console.print(escape(f"{contract.name}: {contract.about.strip()}"))
     console.print(f"key: {', '.join(contract.key)}")
-    _print_meanings(contract.columns, console)
+    _print_meanings("column", contract.columns, console)
 
 
 def _print_view(view: contracts.View, console: Console) -> None:
     console.print(escape(f"{view.signature}: {view.about.strip()}"))
     console.print(f"example: {view.example}", markup=False, soft_wrap=True)
     if view.parameters:
-        parameters = Table("parameter", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        for parameter in view.parameters:
-            default = "" if parameter.default is None else f" (default: {parameter.default})"
-            parameters.add_row(parameter.name, parameter.type, escape(parameter.about + default))
-        console.print(parameters)
+        _print_meanings("parameter", view.parameters, console)
         console.print()
-    _print_meanings(view.columns, console)
+    _print_meanings("column", view.columns, console)
 
 
-def _print_meanings(columns: tuple[contracts.Column, ...], console: Console) -> None:
-    table = Table("column", "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        null = f" (null: {column.null_means})" if column.null_means else ""
-        table.add_row(column.name, escape(column.type), escape(column.about + null))
+def _print_meanings(what: str, named: Sequence[contracts.Column | contracts.Parameter], console: Console) -> None:
+    table = Table(what, "type", "meaning", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for one in named:
+        if isinstance(one, contracts.Column):
+            more = f" (null: {one.null_means})" if one.null_means else ""
+        else:
+            more = "" if one.default is None else f" (default: {one.default})"
+        table.add_row(one.name, escape(one.type), escape(one.about + more))
     console.print(table)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
@@ -109,11 +109,8 @@ def _section(
 def _worst(row: Row) -> str:
     lag = "lag unknown" if row["lag"] is None else f"lag {row['lag']:,}"
     behind = "" if row["max_lag_seconds"] is None else f", {duration(row['max_lag_seconds'])} behind"
-    return f"{row['status']}, {lag}{behind}: {visible(row['status_reason'])} ({_lane(row)})"
-
-
-def _lane(row: Row) -> str:
-    return shortened(lane_name(row["topic"], row["partition"]), _LONGEST_NAME)
+    lane = shortened(lane_name(row["topic"], row["partition"]), _LONGEST_NAME)
+    return f"{row['status']}, {lag}{behind}: {visible(row['status_reason'])} ({lane})"
 
 
 def _storm(row: Row) -> str:
@@ -180,16 +177,12 @@ def _html_section(section: Section) -> str:
 
 
 def _chat(digest: Digest) -> str:
-    return "\n".join(_chat_lines(digest))
-
-
-def _chat_lines(digest: Digest) -> Iterator[str]:
-    yield f"*{_chat_text(digest.title)}*, {digest.period}"
+    lines = [f"*{_chat_text(digest.title)}*, {digest.period}"]
     for section in digest.sections:
-        yield f"*{section.title}*"
-        yield from (f"• `{_chat_text(name)}`: {_chat_text(said)}" for name, said in section.items)
-        if section.note:
-            yield section.note
+        lines.append(f"*{section.title}*")
+        lines += [f"• `{_chat_text(name)}`: {_chat_text(said)}" for name, said in section.items]
+        lines += [section.note] if section.note else []
+    return "\n".join(lines)
 
 
 def _chat_text(text: str) -> str:

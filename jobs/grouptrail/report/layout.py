@@ -202,14 +202,9 @@ def _free_slot(hashed: int, busy: list[int]) -> int:
     vivid = [slot for slot in busy if slot < HUES]
     for least in (4, 3, 2, 1):
         for hue in hues:
-            if all(_hues_apart(hue, other) >= least for other in vivid):
+            if all(least <= abs(hue - other) <= HUES - least for other in vivid):
                 return hue
     return next((hue + HUES for hue in hues if hue + HUES not in busy), hashed % (HUES * SHADES))
-
-
-def _hues_apart(one: int, other: int) -> int:
-    steps = abs(one - other)
-    return min(steps, HUES - steps)
 
 
 def _people(group: GroupRows, members: dict[str, Member], start: int) -> list[list[Row]]:

@@ -25,15 +25,15 @@ _IN_SCRIPT = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u
 
 
 def page(name: str, scripts: tuple[str, ...], *, title: str, data: dict[str, Any]) -> str:
-    """Return the page `name`.html with these scripts in this order and this data."""
+    """Return the page whose body is `name`.html, with these scripts in this order and this data."""
     style = asset("page.css")
     script = joined_scripts(scripts)
-    return Template(asset(f"{name}.html")).substitute(
+    return Template(asset("page.html")).substitute(
         title=escape(title),
         policy=f"{_POLICY}{_hash(style)}; script-src {_hash(script)}",
         style=style,
         script=script,
-        picture=asset("picture.html"),
+        body=Template(asset(f"{name}.html")).substitute(picture=asset("picture.html")),
         data=embedded(data),
     )
 
@@ -76,7 +76,7 @@ def _refuse_other_file(path: Path) -> None:
 
 def _head() -> bytes:
     """Return what each page begins with, up to the hash of its style."""
-    return f"{asset('timeline.html').partition('$policy')[0]}{_POLICY}".encode()
+    return f"{asset('page.html').partition('$policy')[0]}{_POLICY}".encode()
 
 
 def asset(name: str) -> str:

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
@@ -65,7 +65,7 @@ def sole_driver(
             if not is_uri(path):
                 held.enter_context(_locked(Path(f"{path}.lock"), job))
                 continue
-            lease = Lease(HadoopFile(warehouse.session, f"{path}.lease"), job)
+            lease = Lease(LeaseFile(warehouse.session, f"{path}.lease"), job)
             leases.append(lease)
             held.callback(lease.release)
         if leases:
@@ -124,23 +124,8 @@ def _opened(path: Path) -> TextIO:
     return open(path, "a+", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
 
 
-class LeaseFile(Protocol):
-    """The file that a lease is written to."""
-
-    path: str
-
-    def read(self) -> str | None:
-        """Return the file's text; None if it does not exist."""
-
-    def write(self, text: str) -> None:
-        """Replace the file."""
-
-    def delete(self) -> None:
-        """Delete the file if it exists."""
-
-
-class HadoopFile:
-    """A file on any Hadoop file system."""
+class LeaseFile:
+    """The file that a lease is written to, on any Hadoop file system; `read` returns None if it does not exist."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from grouptrail import contracts
+from grouptrail.config.patterns import is_allowed
 from grouptrail.kafka.log import GONE
 from grouptrail.query.clusters import UnknownClusterError, stored_cluster
 from grouptrail.query.freshness import stale_seconds
 from grouptrail.snapshot.errors import SnapshotError
 from grouptrail.snapshot.large_sample import LargeSample
-from grouptrail.snapshot.patterns import is_allowed
 from grouptrail.snapshot.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.snapshot.totals import SAVED, NewestSample, Rising, Totals
 from grouptrail.storage import positions
@@ -34,7 +34,7 @@ from grouptrail.storage.damage import damage_of, naming_damage
 from grouptrail.storage.lineage import SavedRows
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
-from grouptrail.storage.schema import compact, table_schema
+from grouptrail.storage.schema import columns_of, compact
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
 
@@ -185,10 +185,6 @@ Choose = Callable[[Snapshot], Collection[str]]
 """Returns the groups whose rows are needed, given a snapshot that has only the summary of all groups."""
 
 
-def _no_groups(_: Snapshot) -> Collection[str]:
-    return ()
-
-
 def most_rows(config: ExporterConfig) -> int:
     """Return how many rows of lag a snapshot may hold: more than those of which each can have series."""
     return max(_FEW_ROWS, 2 * config.series_budget)
@@ -264,7 +260,7 @@ class SnapshotReader:
         *,
         reads_tables: bool = True,
         outage: str | None = None,
-        choose: Choose = _no_groups,
+        choose: Choose = lambda _: (),
     ) -> Snapshot:
         """Return the newest snapshot, with `lag` in place of `consumer_lag`'s rows. Raises SnapshotError.
 
@@ -363,7 +359,7 @@ class SnapshotReader:
             if count > most_rows(self._cluster.exporter):
                 newest = self._tables.rows(f"SELECT MAX(sampled_at) AS at {where}")["at"][0].as_py()
                 if newest is not None:
-                    columns = compact(pa.schema(list(_types("consumer_lag", _READ["consumer_lag"]).items())))
+                    columns = compact(columns_of("consumer_lag", _READ["consumer_lag"]))
                     options = self._warehouse.options
                     files, _ = self._tables.files_since("consumer_lag", "sampled_at", since)
                     stored = files_dataset(table, files, columns, options)
@@ -431,7 +427,7 @@ class SnapshotReader:
     def _open(self, name: str, *columns: str) -> pa.Table:
         """Return the open row of each group in a table."""
         if self._tables.get(name) is None:
-            return _empty(**_types(name, ("group_id", *columns)))
+            return columns_of(name, ("group_id", *columns)).empty_table()
         rows = self._tables.rows(
             f"SELECT group_id, record_offset, {', '.join(columns)} FROM {name} "
             f"WHERE {self._ours()} AND open_bucket IS NOT NULL"
@@ -637,11 +633,6 @@ def _without(groups: pa.Array | pa.ChunkedArray, rows: pa.Table) -> pa.Table:
     return rows.filter(pc.invert(pc.is_in(rows["group_id"], groups))) if len(groups) else rows
 
 
-def _types(name: str, columns: tuple[str, ...]) -> dict[str, pa.DataType]:
-    schema = table_schema(name)
-    return {column: schema.field(column).type for column in columns}
-
-
 def _empty(**types: pa.DataType) -> pa.Table:
     return pa.schema(list(types.items())).empty_table()
 
@@ -651,4 +642,4 @@ _NO_REBALANCES = _empty(
 )
 NO_DELETED = _empty(group_id=pa.string(), deleted_at=pa.timestamp("us", "UTC"))
 _WAITS = pa.schema([("processed_before", pa.timestamp("us", "UTC"))])
-_NO_LAG = _empty(**_types("consumer_lag", LAG_COLUMNS))
+_NO_LAG = columns_of("consumer_lag", LAG_COLUMNS).empty_table()

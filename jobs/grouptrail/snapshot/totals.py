@@ -16,7 +16,7 @@ from grouptrail.storage.errors import TableError
 from grouptrail.storage.lineage import SavedRows
 from grouptrail.storage.reader import OpenTable, table_id
 from grouptrail.storage.rows import NewFiles, OpenTables, own_rows
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import columns_of
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
 
@@ -47,7 +47,8 @@ class Totals:
         self._keys = list(keys)
         self._position = position
         self._values = values
-        self._stored = _stored(name, ["cluster", position, *keys, *(of.lstrip("!") for of, _ in values.values())])
+        needed = ["cluster", position, *keys, *(of.lstrip("!") for of, _ in values.values())]
+        self._stored = columns_of(name, dict.fromkeys(needed))
         types = [pa.field(key, self._stored.field(key).type) for key in keys]
         numbers = [pa.field(name, pa.int64()) for name in ("position", *values)]
         self._totals = pa.schema([*types, *numbers]).empty_table()
@@ -150,11 +151,6 @@ def _above(rows: pa.Table, marks: Mapping[int, int]) -> pa.Table:
     known = pc.index_in(rows["record_partition"], pa.array(list(marks), pa.int32()))
     mark = pc.take(pa.array(list(marks.values()), pa.int64()), known)
     return rows.filter(pc.fill_null(pc.greater(rows["position"], mark), True))
-
-
-def _stored(name: str, columns: Iterable[str]) -> pa.Schema:
-    schema = table_schema(name)
-    return pa.schema([schema.field(column) for column in dict.fromkeys(columns)])
 
 
 # The cause of a change of topic metadata is refined when the next assignment is computed (docs/history.md).

@@ -337,7 +337,8 @@ def _embedded(settings: SessionSettings, log: Log, *, is_varied: bool) -> dict[s
     if len(folders) == 1:  # the whole class path must be the archive's
         options.append(class_data.options(class_data_archive(java)))
     # The folder of Spark's default database, which nothing here uses; a Hive catalog may have tables there.
-    folder = {} if _has_hive(settings) else {"spark.sql.warehouse.dir": str(jvm.private_folder() / "spark-warehouse")}
+    has_hive = settings.spark.get("spark.sql.catalogImplementation", "").lower() == "hive"
+    folder = {} if has_hive else {"spark.sql.warehouse.dir": str(jvm.private_folder() / "spark-warehouse")}
     has_ui = settings.spark.get("spark.ui.enabled", "").lower() == "true"
     return (
         ({} if has_ui else _UNSEEN)
@@ -352,7 +353,3 @@ def _embedded(settings: SessionSettings, log: Log, *, is_varied: bool) -> dict[s
             "spark.driver.defaultJavaOptions": " ".join(filter(None, options)),
         }
     )
-
-
-def _has_hive(settings: SessionSettings) -> bool:
-    return settings.spark.get("spark.sql.catalogImplementation", "").lower() == "hive"

@@ -54,10 +54,10 @@ def kafka_options(settings: Mapping[str, str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in settings.items()}
 
 
-def interpret(spark: SparkSession, *, is_small: bool) -> None:
-    """Set whether a session interprets its plans: for a batch of few rows compiling them takes longer."""
-    spark.conf.set("spark.sql.codegen.wholeStage", str(not is_small).lower())
-    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN" if is_small else "FALLBACK")
+def interpret(spark: SparkSession) -> None:
+    """Let a session interpret its plans: for batches of few rows compiling them takes longer."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "false")
+    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
 
 
 def own_session(spark: SparkSession) -> SparkSession:

@@ -93,7 +93,7 @@ def follow(
     stream = reading.option("skipChangeCommits", "true").load(table.path)
 
     def process_frame(rows: DataFrame, batch: int) -> None:
-        interpret(rows.sparkSession, is_small=True)  # of few rows
+        interpret(rows.sparkSession)
         ours = rows.where(rows["cluster"] == table.cluster).select(*schema.names)
         process(ours.toArrow().cast(schema), batch)
 

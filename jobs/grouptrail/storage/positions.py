@@ -35,14 +35,14 @@ def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_o
     return rows.take(pa.array(in_order[np.asarray(last)])).combine_chunks()
 
 
-def updated(known: pa.Table, rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_offset") -> pa.Table:
+def updated(known: pa.Table, rows: pa.Table) -> pa.Table:
     """Return `newest` of both tables, where `known` has each key once: its keys keep their places.
 
     For few new rows this takes a fraction of the time.
     """
-    rows = newest(rows, key, order)
+    rows = newest(rows)
     both = pa.concat_tables([known, rows]).unify_dictionaries()
-    numbers, offsets, count = _numbers(both, key), np.asarray(both[order]), len(known)
+    numbers, offsets, count = _numbers(both, POSITION), np.asarray(both["record_offset"]), len(known)
     newer = np.asarray(pc.fill_null(pc.index_in(numbers[:count], numbers[count:]), -1))
     places = np.flatnonzero(newer >= 0)
     places = places[offsets[count + newer[places]] >= offsets[places]]

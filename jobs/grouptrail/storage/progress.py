@@ -89,7 +89,8 @@ class OffsetRanges:
         batches = rows.select(["landed_at", "batch_id"]).to_pylist()
         return cls(
             ranges={partition: (start, end) for partition, start, end, _ in ends},
-            complete_to={partition: _complete_to(end, stable) for partition, _, end, stable in ends},
+            # At the last stable offset every operation is complete.
+            complete_to={partition: end + 1 if stable == end else end for partition, _, end, stable in ends},
             earliest=pc.min(rows["earliest_record_at"]).as_py(),
             latest=pc.max(rows["latest_record_at"]).as_py(),
             classic_records=pc.sum(rows["group_metadata"]).as_py() or 0,
@@ -114,11 +115,6 @@ class OffsetRanges:
     def rows(self, table: DataFrame) -> DataFrame:
         """Return the rows of a decoded table whose records are in these ranges."""
         return table.where(self.condition(spark_literal))
-
-
-def _complete_to(end_offset: int, last_stable_offset: int | None) -> int:
-    """Return an offset past the end if the reader was at the last stable offset: every operation is complete then."""
-    return end_offset + 1 if last_stable_offset == end_offset else end_offset
 
 
 def in_ranges(ranges: dict[int, tuple[int, int]]) -> str:

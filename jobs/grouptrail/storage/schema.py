@@ -34,6 +34,12 @@ def table_schema(name: str, *, without: tuple[str, ...] = ()) -> pa.Schema:
     return pa.schema([pa.field(column.name, arrow_type(column.type)) for column in columns])
 
 
+def columns_of(table: str, names: Iterable[str]) -> pa.Schema:
+    """Return some columns of a table, in this order."""
+    schema = table_schema(table)
+    return pa.schema([schema.field(name) for name in names])
+
+
 def arrow_type(ddl: str) -> pa.DataType:
     """Return the Arrow type of a column type in Spark's DDL, as the contracts write it."""
     if ddl in _PRIMITIVES:

@@ -30,12 +30,11 @@ def assets() -> dict[str, Asset]:
         "timeline.js": (joined_scripts(SCRIPTS), "text/javascript"),
         "icon.svg": (_own("icon.svg"), "image/svg+xml"),
     }
-    return {name: _asset(name, text.encode(), type_) for name, (text, type_) in files_.items()}
-
-
-def _asset(name: str, content: bytes, type_: str) -> Asset:
-    digest = hashlib.sha256(content).hexdigest()[:16]
-    return Asset(f"/static/{digest}/{name}", content, f"{type_}; charset=utf-8")
+    assets = {}
+    for name, (text, type_) in files_.items():
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        assets[name] = Asset(f"/static/{digest}/{name}", text.encode(), f"{type_}; charset=utf-8")
+    return assets
 
 
 def _own(name: str) -> str:

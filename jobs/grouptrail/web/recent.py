@@ -14,7 +14,7 @@ from grouptrail.query.views import filled
 from grouptrail.snapshot.reader import LAG_COLUMNS, ServedCluster
 from grouptrail.storage import positions
 from grouptrail.storage.rows import OpenTables
-from grouptrail.storage.schema import table_schema
+from grouptrail.storage.schema import columns_of
 from grouptrail.storage.sql import Value, datafusion_literal
 
 TREND_POINTS = 30
@@ -104,7 +104,7 @@ class Recent:
         It is the average of a group's partitions times their number, which `partitions` has by group."""
         if until is None:
             return {}
-        last = _slot(until)
+        last = (until - datetime.fromtimestamp(0, UTC)) // _STEP
         slots = range(last - TREND_POINTS + 1, last + 1)
         with self._reading:
             if self._tables.get("consumer_lag") is None:
@@ -138,21 +138,12 @@ class Recent:
         return self._tables.rows(filled(sql, {**values, "cluster": self._cluster.name}))
 
 
-def _slot(moment: datetime) -> int:
-    return (moment - datetime.fromtimestamp(0, UTC)) // _STEP
-
-
 def _within(slot: int, length: timedelta) -> str:
     since = datetime.fromtimestamp(0, UTC) + slot * _STEP
     until = since + min(length, _STEP)
     return f"(sampled_at >= {datafusion_literal(since)} AND sampled_at < {datafusion_literal(until)})"
 
 
-def _empty(table: str, *columns: str) -> pa.Table:
-    schema = table_schema(table)
-    return pa.schema([schema.field(name) for name in columns]).empty_table()
-
-
-NO_SAMPLES = _empty("consumer_lag", *LAG_COLUMNS)
+NO_SAMPLES = columns_of("consumer_lag", LAG_COLUMNS).empty_table()
 _NO_REBALANCES = pa.schema([("group_id", pa.string()), ("rebalances", pa.int64())]).empty_table()
 _NO_LAG = pa.schema([("group_id", pa.string()), ("lag", pa.float64())]).empty_table()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -270,14 +270,6 @@ def _count_from(records: DataFrame, ends: Mapping[int, int]) -> int:
 # --- rows of ingest_progress -------------------------------------------------------------------------------
 
 
-class _Row(Protocol):
-    """A row of `ingest_progress`, with the columns that `_extent` reads."""
-
-    start_offset: int
-    end_offset: int
-    lost: int
-
-
 def _write_progress(
     warehouse: Warehouse, ranges: Mapping[int, tuple[int, int]], summaries: Mapping[int, SegmentSummary]
 ) -> None:
@@ -306,7 +298,7 @@ def _list(partitions: Iterable[int]) -> str:
     return ", ".join(map(str, partitions))
 
 
-def _extent(before: Collection[_Row], span: tuple[int, int]) -> tuple[int, int, int]:
+def _extent(before: Collection[Any], span: tuple[int, int]) -> tuple[int, int, int]:
     """Return the start and end of what was read of a partition, and how many offsets in between were not read."""
     read = sorted([*((row.start_offset + row.lost, row.end_offset) for row in before), span])
     start = min(read[0][0], *(row.start_offset for row in before)) if before else span[0]

@@ -133,7 +133,12 @@ def read_partition(
             summary.end = batch.next_offset
             try:
                 marker = next(iter(batch), None) if batch.is_control_batch else None
-                records = [] if batch.is_control_batch else _records(batch, read_to)
+                of_batch = (batch.is_transactional, batch.leader_epoch)
+                records = [
+                    (one.offset, one.timestamp, one.key, one.value, *of_batch)
+                    for one in (() if batch.is_control_batch else batch)
+                    if one.offset >= read_to
+                ]
             except Exception as error:  # codecs raise errors of many kinds
                 reason = f"batch of offsets {batch.base_offset:,} to {batch.last_offset:,} cannot be read"
                 cause = next(iter(str(error).splitlines()), type(error).__name__)
@@ -151,11 +156,6 @@ def read_partition(
             yield from records
     summary.unfinished = sum(map(len, unfinished.values()))
     summary.stable = min((records[0][0] for records in unfinished.values() if records), default=summary.end)
-
-
-def _records(batch: Batch, read_to: int) -> list[Record]:
-    of_batch = (batch.is_transactional, batch.leader_epoch)
-    return [(one.offset, one.timestamp, one.key, one.value, *of_batch) for one in batch if one.offset >= read_to]
 
 
 def _batches(path: Path, summary: SegmentSummary, max_bytes: int) -> Iterator[tuple[int, Batch]]:

@@ -1,4 +1,4 @@
-"""Shell patterns that select the groups and topics to export."""
+"""Shell patterns that select groups and topics."""
 
 from __future__ import annotations
 
