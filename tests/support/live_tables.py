@@ -1,4 +1,6 @@
-"""Tables of a pipeline at work: a group of every verdict, and a thread that appends a sample each second."""
+"""Tables of a pipeline at work: a group of every verdict, a damaged file, and a thread that appends a sample each
+second.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -78,7 +81,10 @@ def _lay_groups(config: Config, now: datetime) -> None:
     checks = [("consumer_lag", False), ("offset_commits", True)]
     columns = {"cluster": "default", "table_name": "", "success": True, "checked_at": now}
     rows = [columns | {"table_name": table, "success": success} for table, success in checks]
-    write_deltalake(warehouse_of(config).table("check_results").path, pa.Table.from_pylist(rows))
+    results = warehouse_of(config).table("check_results").path
+    write_deltalake(results, pa.Table.from_pylist(rows))
+    write_deltalake(results, pa.Table.from_pylist(rows), mode="append")
+    next(Path(results).glob("*.parquet")).write_bytes(b"")
 
 
 def _append(config: Config, now: datetime, number: int) -> None:
