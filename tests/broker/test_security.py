@@ -110,6 +110,7 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
     """All four jobs with the fewest ACLs, added one by one; DESCRIBE on the cluster is not among them."""
     settings = tmp_path / "settings" / "grouptrail.toml"
     settings.parent.mkdir()
+    settings.touch(0o600)
     settings.write_text(f'[spark]\n"spark.hadoop.fs.s3a.secret.key" = "{STORAGE_KEY}"\n')
     environ = login("SCRAM-SHA-512") | {
         "GROUPTRAIL_CONFIG": str(settings),

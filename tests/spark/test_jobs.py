@@ -122,7 +122,7 @@ def test_run_job_whose_batch_fails_resumes_its_checkpoint_while_another_continue
     assert [line.partition(":")[2].partition(";")[0] for line in printed if "restarting it" in line] == [
         " Python worker failed to connect back: run grouptrail doctor",
         " KeyError: 'x': run grouptrail doctor",
-        " SlowDown: run grouptrail doctor",
+        " OSError: SlowDown: run grouptrail doctor",
     ]
     assert printed.count("job shaky: restarted") == 3
     assert not [line for line in printed if line.startswith("job steady")]
