@@ -22,6 +22,7 @@ from grouptrail.storage.engines.delta_rs import DeltaRs
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.errors import DamagedFileError, TableError
 from grouptrail.storage.rows import OpenTables
+from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.table import Table
 from support.cli_in_process import run_cli
 from support.damaged_files import damage, repair
@@ -208,6 +209,15 @@ def test_open_tables_column_added_later_is_null_beside_a_damaged_file(stored: Ta
     assert rows.to_pylist() == [{"partition": number, "lost_records": None} for number in range(3)]
 
 
+def test_sql_snapshot_column_of_a_damaged_log_is_a_name_and_no_sql(stored: Table) -> None:
+    for log in (Path(stored.path) / "_delta_log").glob("*.json"):
+        log.write_text(log.read_text().replace(r"\"lost_records\"", r"\"lost+records\""))
+    tables = SqlSnapshot(warehouse_of(Config(warehouse=str(Path(stored.path).parent))), [stored.name])
+    assert tables.rows("SELECT count(partition) AS n, max(lost_records) AS lost FROM consumer_lag") == [
+        {"n": 5, "lost": None}
+    ]
+
+
 # --- paths ----------------------------------------------------------------------------------------------------------
 
 
@@ -329,6 +339,18 @@ def test_sql_table_whose_log_cannot_be_read_is_named(stored: Table) -> None:
     finished = run_cli(config, "sql", "SELECT count(*) AS n FROM consumer_lag")
     assert finished.returncode == 1
     assert f"{stored.path} cannot be read" in finished.printed
+
+
+def test_show_group_without_its_generations_does_not_say_that_it_never_had_members(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    billing(config)
+    lay(config, "offset_commits", {"group_id": "billing", "committed_offset": 5, "topic": "orders", "partition": 0})
+    for file in (tmp_path / "generations").glob("**/*.parquet"):
+        flip(file)
+    finished = run_cli(config, "show", "group", "billing")
+    assert finished.returncode == 0
+    assert "is damaged (it does not end as a Parquet file does)" in finished.printed.splitlines()[0]
+    assert "no members" not in finished.printed
 
 
 def test_check_damaged_file_is_named(stored: Table) -> None:

@@ -19,6 +19,7 @@ from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.views import LATEST, filled
+from grouptrail.storage.damage import damage_of
 from grouptrail.storage.sql import Value, datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
@@ -131,7 +132,8 @@ def _write_csv(group: Row, out: TextIO) -> None:
 def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, generations: int) -> Row:
     """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601.
 
-    `committed` has the offsets of a group that never had members; None for other groups. `held_back` is how many
+    `committed` has the offsets of a group that never had members; None for other groups. `generations_note`: why it
+    may have had some all the same, as its generations may be in a damaged file. `held_back` is how many
     records of its partition are behind an open transaction now, and not read yet; None where that is not sampled."""
     tables = SqlSnapshot(warehouse, _TABLES)
     tables.require_group(group_id, "generations", COMMITS)
@@ -173,6 +175,7 @@ def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, 
         "members": members,
         "generations": last,
         "committed": committed,
+        "generations_note": next(iter(damage_of(warehouse.table("generations").path)), None),
     }
 
 
@@ -280,7 +283,9 @@ def _assignment(group: Row) -> str:
 
 
 def _committed_offsets(group: Row) -> Iterator[Block]:
-    yield Line(f"{group['group_id']}: group of cluster {group['cluster']}; {_MEMBERLESS}")
+    yield Line(
+        f"{group['group_id']}: group of cluster {group['cluster']}; {group['generations_note'] or _MEMBERLESS}"
+    )
     yield Line()
     if group["committed"]:
         yield _grid(

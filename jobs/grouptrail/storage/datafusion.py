@@ -22,6 +22,7 @@ from grouptrail.storage.damage import (
     undamaged_paths,
 )
 from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, one_line, panics_as_errors
+from grouptrail.storage.sql import datafusion_identifier
 
 _NULLS = {
     "binary": "CAST(NULL AS BYTEA)",
@@ -139,7 +140,7 @@ class DataFusion:
         paths, partitioned_by = undamaged_paths(table), table.metadata().partition_columns
         column = next(field.name for field in table.schema().fields if field.name not in partitioned_by)
         # Only with a condition it reads what files say about their pages.
-        queries = ("SELECT * FROM alone", f"SELECT * FROM alone WHERE {column} IS NOT NULL")
+        queries = ("SELECT * FROM alone", f"SELECT * FROM alone WHERE {datafusion_identifier(column)} IS NOT NULL")
         found = {}
         for path in paths if len(paths) <= _MOST_FILES_TRIED else ():
             with TemporaryDirectory(prefix="grouptrail-") as folder:
@@ -179,5 +180,8 @@ def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
     added = [column for column in missing if column.name not in renamed.values()]
     if not missing or not all(column.null_means and column.type in _NULLS for column in added):
         return []
-    kept = [f"{field.name} AS {renamed.get(field.name, field.name)}" for field in table.schema().fields]
+    kept = [
+        f"{datafusion_identifier(field.name)} AS {datafusion_identifier(renamed.get(field.name, field.name))}"
+        for field in table.schema().fields
+    ]
     return [*kept, *(f"{_NULLS[column.type]} AS {column.name}" for column in added)]

@@ -37,6 +37,11 @@ def spark_literal(value: Value) -> str:
     return _literal(value)
 
 
+def datafusion_identifier(name: str) -> str:
+    """Return a name as DataFusion's SQL takes it, whatever is in it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def spark_identifier(name: str) -> str:
     """Return the quoted name of a table, column or schema in Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"

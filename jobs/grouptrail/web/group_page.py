@@ -17,6 +17,7 @@ from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import expand, filled, utc_now, window_from
 from grouptrail.report.group_rows import SECOND_US, GroupRows, moment, read_group
 from grouptrail.snapshot.reader import ServedCluster
+from grouptrail.storage.damage import damage_of
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
@@ -134,7 +135,10 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     except UnknownGroupError as error:
         if not is_known:
             raise _unknown(group_id, known, error.near) from error
-        no_timeline = "no record of its members has been read; it has only committed offsets"
+        damaged = damage_of(served.warehouse.table("generations").path)
+        no_timeline = (
+            damaged[0] if damaged else "no record of its members has been read; it has only committed offsets"
+        )
     except QueryError as error:
         # The history may be missing altogether, or have nothing in the time asked for.
         if not is_known and state is None:
