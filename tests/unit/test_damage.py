@@ -343,8 +343,10 @@ def test_sql_table_whose_log_cannot_be_read_is_named(stored: Table) -> None:
 
 def test_show_group_without_its_generations_does_not_say_that_it_never_had_members(tmp_path: Path) -> None:
     config = configured(tmp_path)
+    lay(config, "ingest_progress", {"record_partition": 7, "batch_id": 0, "start_offset": 0, "end_offset": 50})
     billing(config)
-    lay(config, "offset_commits", {"group_id": "billing", "committed_offset": 5, "topic": "orders", "partition": 0})
+    commit = {"topic": "orders", "partition": 0, "committed_offset": 5, "record_at": now()}
+    lay(config, "offset_commits", {"group_id": "billing", **commit})
     for file in (tmp_path / "generations").glob("**/*.parquet"):
         flip(file)
     finished = run_cli(config, "show", "group", "billing")
