@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import combinations
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
+from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.damage import damage_of
 from grouptrail.storage.engines.delta_rs import DeltaRs
@@ -362,6 +364,32 @@ def test_check_damaged_file_is_named(stored: Table) -> None:
     finished = run_cli(config, "check")
     assert finished.returncode == 1
     assert file.name in finished.printed
+
+
+COMMANDS = (
+    *(("show", "group", "billing"), ("show", "group", "billing", "--format", "json"), ("show", "lag", "--group", "billing")),
+    *(("timeline", "billing"), ("diff", "billing", "2d ago", "now"), ("report",), ("digest",)),
+    *(("tables",), ("sql", "SELECT * FROM rebalances"), ("check",), ("maintain", "--dry-run"), ("repair",)),
+)
+
+
+@pytest.mark.full
+def test_commands_whole_tables_damaged_end_without_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One table after the other, and each with each other one of the history."""
+    monkeypatch.chdir(tmp_path)
+    config = configured(tmp_path / "warehouse")
+    lay_everything(config, *(lag_row(number, group_id="billing") for number in range(3, 5)))
+    billing(config)
+    tables = sorted(log.parent.name for log in Path(config.warehouse).glob("*/_delta_log"))
+    for some in [*combinations(tables, 1), *combinations([*HISTORY, "history_positions", "consumer_lag"], 2)]:
+        files = [file for table in some for file in (Path(config.warehouse) / table).glob("**/*.parquet")]
+        for file in files:
+            flip(file)
+        for command in COMMANDS:
+            finished = run_cli(config, *command)
+            assert finished.returncode in (0, 1), f"{some}, {command}: {finished.printed}"
+        for file in files:
+            flip(file)
 
 
 def test_damage_same_seed_same_damage(tmp_path: Path) -> None:

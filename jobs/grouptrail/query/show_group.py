@@ -294,7 +294,7 @@ def _committed_offsets(group: Row) -> Iterator[Block]:
                 (
                     row["topic"],
                     str(row["partition"]),
-                    f"{row['committed_offset']:,}",
+                    "" if row["committed_offset"] is None else f"{row['committed_offset']:,}",
                     _time(row["committed_at"]),
                     row["metadata"] or "",
                 )
