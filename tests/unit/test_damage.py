@@ -302,6 +302,16 @@ def test_snapshot_without_any_readable_table_raises(tmp_path: Path) -> None:
         snapshot_reader(config).read()
 
 
+def test_snapshot_table_without_a_column_that_it_needs_costs_its_own_rows(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    for log in (tmp_path / "generations" / "_delta_log").glob("*.json"):
+        log.write_text(log.read_text().replace(r"\"generation\"", r"\"generatiom\""))
+    snapshot = snapshot_reader(config).read()
+    assert len(snapshot.lag) > 0
+    assert "it has no column generation" in snapshot.damage["generations"][0]
+
+
 def test_open_table_pipe_in_place_of_the_last_checkpoint_raises_at_once(stored: Table) -> None:
     os.mkfifo(Path(stored.path) / "_delta_log" / "_last_checkpoint")
     with pytest.raises(GrouptrailError, match="no regular file"):
@@ -367,7 +377,11 @@ def test_check_damaged_file_is_named(stored: Table) -> None:
 
 
 COMMANDS = (
-    *(("show", "group", "billing"), ("show", "group", "billing", "--format", "json"), ("show", "lag", "--group", "billing")),
+    *(
+        ("show", "group", "billing"),
+        ("show", "group", "billing", "--format", "json"),
+        ("show", "lag", "--group", "billing"),
+    ),
     *(("timeline", "billing"), ("diff", "billing", "2d ago", "now"), ("report",), ("digest",)),
     *(("tables",), ("sql", "SELECT * FROM rebalances"), ("check",), ("maintain", "--dry-run"), ("repair",)),
 )

@@ -16,14 +16,14 @@ class TableVersionError(TableError):
 
 
 class UnreadableTableError(TableError):
-    """A table's log cannot be read: it is damaged, or its store cannot be reached.
+    """A table cannot be read: its log is damaged or of an older version, or its store cannot be reached.
 
     `fact` is the message without what to do.
     """
 
-    def __init__(self, path: str, reason: str) -> None:
+    def __init__(self, path: str, reason: str, advice: str = "check the warehouse and the access rights") -> None:
         self.fact = f"{path} cannot be read ({reason})"
-        super().__init__(f"{self.fact}: check the warehouse and the access rights")
+        super().__init__(f"{self.fact}: {advice}")
 
 
 class DamagedFileError(TableError):

@@ -256,7 +256,7 @@ class NewRows:
 class OpenTables:
     """Some tables of a cluster, opened once; all queries see the versions of the last `refresh`.
 
-    Rows in damaged files are missing. A table whose log cannot be read keeps its last version, or is missing.
+    Rows in damaged files are missing. A table that cannot be opened keeps its last version, or is missing.
     """
 
     def __init__(self, tables: Sequence[TableLocation], columns: Mapping[str, tuple[str, ...]]) -> None:
@@ -267,10 +267,7 @@ class OpenTables:
         self._engine = self._query_engine()
 
     def refresh(self) -> UnreadableTableError | None:
-        """Update all tables to their newest versions; return why none of them can be read, if so.
-
-        Raises TableError if one lacks columns.
-        """
+        """Update all tables to their newest versions; return why none of them can be read, if so."""
         unreadable = []
         for name in self._columns:
             fact = None
@@ -347,9 +344,10 @@ class OpenTables:
         }
         missing = [column for column in self._columns[name] if column not in there | later]
         if missing:
-            raise TableError(
-                f"{self._locations[name].shown} has no column {missing[0]}: an older grouptrail made it; "
-                "`grouptrail run` of this version adds what is missing"
+            raise UnreadableTableError(
+                self._locations[name].shown,
+                f"it has no column {missing[0]}",
+                "`grouptrail run` of this version adds what a table of an older one lacks",
             )
 
 

@@ -66,7 +66,7 @@ class Recent:
         self._rounds: dict[int, pa.Table] = {}
 
     def refresh(self) -> None:
-        """See the newest versions of the tables. Raises TableError if one lacks columns."""
+        """See the newest versions of the tables."""
         with self._reading:
             self._tables.refresh()
 
