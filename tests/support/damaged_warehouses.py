@@ -13,6 +13,8 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+from jinja2 import FileSystemBytecodeCache
+
 from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.runtime.warehouses import warehouse_of
@@ -48,6 +50,7 @@ class DamagedWarehouse:
         self._logs = sorted(file for file in files if "_delta_log" in file.parts)
         self._data = sorted(file for file in files if "_delta_log" not in file.parts)
         self._whole = snapshot_reader(config).read()
+        self._templates = FileSystemBytecodeCache()  # to compile them takes as long as all reads of a case
         assert not self._whole.damage
 
     def read(self, seed: int) -> str:
@@ -98,6 +101,7 @@ class DamagedWarehouse:
         others = {name for name, texts in snapshot.damage.items() if "cannot be read" not in texts[0]} - damaged
         assert not others, f"{case}: {snapshot.damage}"
         site = Site(self.config, **{self.config.cluster: ClusterState(snapshot, None, {})})
+        site.application.jinja_env.bytecode_cache = self._templates
         statuses = [site.client.get(path, base_url=LOCAL).status_code for path in _PATHS]
         assert not site.faults, f"{case}: {site.faults}"
         assert set(statuses) <= {200, 404} if damaged & _ALIVE else {200}, f"{case}: {statuses}"

@@ -47,10 +47,10 @@ class Site:
         """`states` replaces the state of a cluster by its name."""
         known = {config.cluster: states.get(config.cluster) or state_of(config) for config in configs}
         self.faults: list[str] = []
-        self._application = application(
+        self.application = application(
             [served_cluster(config) for config in configs], configs[0].web, known.__getitem__, self.faults.append
         )
-        self.client = Client(self._application)
+        self.client = Client(self.application)
 
     def get(self, path: str, *, status: int = 200, **headers: str) -> str:
         """Return the text of an answer, which must have this status."""
@@ -61,4 +61,4 @@ class Site:
 
     def rules(self) -> list[Rule]:
         """Return the paths of all pages."""
-        return list(self._application.url_map.iter_rules())
+        return list(self.application.url_map.iter_rules())
