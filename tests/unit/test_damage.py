@@ -245,6 +245,14 @@ def test_table_path_in_the_log_that_leads_out_is_not_read(stored: Table, tmp_pat
     (outside / file.name).unlink()
 
 
+def test_table_file_whose_name_in_the_log_is_damaged_costs_its_own_rows(stored: Table) -> None:
+    point_outside(stored, r"\u0000\u0000.parquet")
+    assert shown(stored) == [0, 1, 2]
+    assert "its name is damaged" in damage_of(stored.path)[0]
+    with pytest.raises(DamagedFileError):
+        stored.select("*")
+
+
 def test_table_link_that_leads_out_is_not_read(stored: Table, tmp_path: Path) -> None:
     file = newest_file(stored)
     outside = tmp_path.parent / f"{file.name}.outside"

@@ -233,6 +233,8 @@ def is_outside(path: str) -> bool:
 
 def _unfit(folder: str | None, path: str, size: int, *, is_new: bool) -> str | None:
     """Return why a file must not be opened; None if it may be. Of a file in an object store only the path is seen."""
+    if "\0" in path:  # no file has such a name
+        return "its name is damaged"
     if is_new and is_outside(path):
         return OUTSIDE
     try:
@@ -296,7 +298,7 @@ def _stamp(folder: str | None, path: str) -> _Stamp:
     """Return what changes when a file is replaced; None of a missing file, and in an object store."""
     try:
         there = os.stat(os.path.join(folder, path)) if folder else None
-    except OSError:
+    except (OSError, ValueError):  # also of a name that no file has
         return None
     return None if there is None else (there.st_ino, there.st_size, there.st_mtime_ns)
 

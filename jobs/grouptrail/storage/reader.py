@@ -49,7 +49,12 @@ def existing_table(table: TableLocation, version: int | None = None) -> OpenTabl
     if not is_uri(table.path) and hint.exists() and not hint.is_file():
         raise OSError(f"{hint} is no regular file")  # to open a pipe takes until somebody writes to it
     with panics_as_errors():
-        return DeltaTable(table.path, version=version, storage_options=dict(table.options))
+        there = DeltaTable(table.path, version=version, storage_options=dict(table.options))
+    if "deletionVectors" in (there.protocol().writer_features or ()) and not is_uri(table.path):
+        for vectors in Path(table.path).rglob("deletion_vector_*.bin"):
+            if not vectors.is_file():
+                raise OSError(f"{vectors} is no regular file")
+    return there
 
 
 def open_table(table: TableLocation, version: int | None = None) -> OpenTable | None:
