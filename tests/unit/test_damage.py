@@ -19,7 +19,7 @@ from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.runtime.warehouses import warehouse_of
-from grouptrail.storage.damage import damage_of
+from grouptrail.storage.damage import damage_of, notes
 from grouptrail.storage.engines.delta_rs import DeltaRs
 from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.errors import DamagedFileError, TableError
@@ -382,6 +382,13 @@ def test_check_damaged_file_is_named(stored: Table) -> None:
     finished = run_cli(config, "check")
     assert finished.returncode == 1
     assert file.name in finished.printed
+
+
+def test_notes_many_damaged_files_are_a_few_lines() -> None:
+    assert len(notes([f"{number} is damaged" for number in range(5)])) == 5
+    lines = notes([f"{number:04} is damaged" for number in range(2000)])
+    assert lines[0].startswith("rows are missing: 0000 is damaged: restore it from a backup")
+    assert lines[5:] == ["and 1,995 more: `grouptrail repair` lists them"]
 
 
 COMMANDS = (

@@ -86,10 +86,10 @@ def report_errors(*, debug: bool) -> Iterator[None]:
 def _note_damage() -> None:
     """Write to stderr which files were left out since they are damaged."""
     if "grouptrail.storage.damage" in sys.modules:  # it takes a while to import
-        from grouptrail.storage.damage import REMEDY, all_damage
+        from grouptrail.storage.damage import all_damage, notes
 
-        for text in all_damage():
-            typer.echo(f"grouptrail: rows are missing: {harmless(text, keep_lines=True)}: {REMEDY}", err=True)
+        for line in notes(all_damage()):
+            typer.echo(f"grouptrail: {harmless(line, keep_lines=True)}", err=True)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_co
 from grouptrail.memory import release_memory
 from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
-from grouptrail.storage.damage import REMEDY, out_of_range
+from grouptrail.storage.damage import notes, out_of_range
 
 if TYPE_CHECKING:
     from grouptrail.config.model import ExporterConfig, WebConfig
@@ -263,8 +263,8 @@ class _Cluster:
 
     def _show(self, snapshot: Snapshot) -> None:
         known = set() if self.page is None else _texts(self.page.snapshot.damage)
-        for text in sorted(_texts(snapshot.damage) - known):
-            self._say(f"metrics: rows are missing: {text}: {REMEDY}")
+        for line in notes(_texts(snapshot.damage) - known):
+            self._say(f"metrics: {line}")
         self.page = ClusterPage(
             snapshot,
             self._exporter,

@@ -31,12 +31,13 @@ from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import READ_ERRORS, open_table, panics_as_errors, supports
 
 _LEADS_OUT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|/|\\|(.*/)?\.\.(/|$)")
-REMEDY = "restore it from a backup, or see docs/faults.md#damaged-files"
+_REMEDY = "restore it from a backup, or see docs/faults.md#damaged-files"
 OUTSIDE = "it is outside the table's folder"
 _NOT_REGULAR = "it is no regular file"
 # Of a table with more files, only the new ones: each takes three microseconds.
 _MOST_LOOKED_AT_AGAIN = 2000
 _END_BYTES = 8
+_MOST_LINES = 5
 # Whether a log can be read now is known to those who read it again.
 _UNREADABLE_SECONDS = 600
 _Stamp = tuple[int, ...] | None
@@ -110,6 +111,13 @@ def all_damage() -> list[str]:
     return [text for location in dict.fromkeys(locations) for text in damage_of(location)]
 
 
+def notes(damage: Collection[str]) -> list[str]:
+    """Return lines for a log about sentences such as those of `damage_of`: what they mean, and what to do."""
+    lines = [f"rows are missing: {text}: {_REMEDY}" for text in sorted(damage)]
+    more = len(lines) - _MOST_LINES
+    return lines if more <= 0 else [*lines[:_MOST_LINES], f"and {more:,} more: `grouptrail repair` lists them"]
+
+
 def note_unreadable(location: str, reason: str | None) -> None:
     """Note why a table's log cannot be read, or that it can."""
     with _lock:
@@ -180,7 +188,7 @@ def damage_error(location: str, damaged: Mapping[str, str]) -> DamagedFileError:
     """Return the error that names the first of a table's damaged files, and says what to do."""
     path, reason = next(iter(damaged.items()))
     others = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-    return DamagedFileError(f"{_said(location, path, reason)}{others}: {REMEDY}")
+    return DamagedFileError(f"{_said(location, path, reason)}{others}: {_REMEDY}")
 
 
 @contextmanager
