@@ -64,7 +64,8 @@ class DamagedWarehouse:
         for file, kind in zip(files, kinds, strict=True):
             damage(rng, file, kind, [other for other in self._data if other not in files])
         try:
-            return self._read({self._table(file) for file in files}, case, what=self._what(files))
+            tables = {self._table(file) for file in files}
+            return self._read(tables, rng.sample(_PATHS, 2), case, what=self._what(files))
         except Exception as error:
             error.add_note(case)
             raise
@@ -90,7 +91,7 @@ class DamagedWarehouse:
         kind = "log" if files[0] in self._logs else "data"
         return f"{kind} file" if len(files) == 1 else f"several {kind} files"
 
-    def _read(self, damaged: set[str], case: str, *, what: str) -> str:
+    def _read(self, damaged: set[str], paths: list[str], case: str, *, what: str) -> str:
         try:
             snapshot = self._snapshot()
         except OverflowError:  # without checksums in files of delta-rs, wrong values may look right
@@ -102,13 +103,13 @@ class DamagedWarehouse:
         assert not others, f"{case}: {snapshot.damage}"
         site = Site(self.config, **{self.config.cluster: ClusterState(snapshot, None, {})})
         site.application.jinja_env.bytecode_cache = self._templates
-        statuses = [site.client.get(path, base_url=LOCAL).status_code for path in _PATHS]
+        statuses = [site.client.get(path, base_url=LOCAL).status_code for path in paths]
         assert not site.faults, f"{case}: {site.faults}"
         assert set(statuses) <= {200, 404} if damaged & _ALIVE else {200}, f"{case}: {statuses}"
         for table in damaged:
             with suppress(GrouptrailError, *READ_ERRORS):
                 warehouse_of(self.config).table(table).select("*")
-        return f"{what}, {'noticed' if snapshot.damage else 'not noticed'}, {statuses}"
+        return f"{what}, {'noticed' if snapshot.damage else 'not noticed'}, {sorted(statuses)}"
 
     def _snapshot(self) -> Snapshot:
         reader = snapshot_reader(self.config)
