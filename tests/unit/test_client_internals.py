@@ -121,6 +121,7 @@ def test_requests_can_be_encoded() -> None:
         internals.list_offsets_request(client, {at: kafka.OffsetSpec.LATEST}, level),
         internals.describe_classic_groups_request(["billing"]),
         internals.describe_consumer_groups_request(["billing"]),
+        internals.leader_epochs_request({("orders", 0): 7, ("other", 0): 1, ("orders", 1): 0}),
         internals.fetch_request("orders", {0: 7}, partition_bytes=100, max_bytes=200, wait_ms=5),
     ]
     for request in requests:

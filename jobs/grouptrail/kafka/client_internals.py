@@ -21,7 +21,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.consumer import FetchRequest, OffsetForLeaderEpochRequest
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
@@ -32,6 +32,9 @@ RecordBatch = DefaultRecordBatch
 
 # Fetches without a session, by a topic's name (later versions have its id).
 _NO_SESSION = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "", "max_version": 12}
+
+# The first version of OffsetForLeaderEpoch that takes DESCRIBE on the topic, instead of CLUSTER_ACTION (KIP-320).
+_EPOCHS_BY_DESCRIBE = 3
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
@@ -181,6 +184,17 @@ def list_offsets_request(admin: Any, specs: Mapping[Any, Any], isolation: Any) -
     Missing: `list_partition_offsets` raises if one partition has an error.
     """
     return admin._list_partition_offsets_request(specs, isolation.value)
+
+
+def leader_epochs_request(epochs: Mapping[tuple[str, int], int]) -> Any:
+    """Return the request for the end offsets of epochs of one broker's partitions, as a consumer sends it.
+
+    Missing: a method of the admin client.
+    """
+    topics: dict[str, list[tuple[int, int, int]]] = {}
+    for (topic, partition), epoch in epochs.items():
+        topics.setdefault(topic, []).append((partition, -1, epoch))  # -1: whatever the leader's epoch is now
+    return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.items()), min_version=_EPOCHS_BY_DESCRIBE)
 
 
 def fetch_request(

@@ -26,6 +26,7 @@ from grouptrail.kafka.errors import (
     KafkaUnreachableError,
     error_name,
 )
+from grouptrail.kafka.leader_epochs import NO_EPOCH, EndOffset, LeaderEpoch, Place, find_leader_epochs
 from grouptrail.kafka.log import NO_PARTITION, NO_TOPIC, TOPIC_DELETED, LogBounds, PartitionMetadata, topic_id_text
 from grouptrail.kafka.network import LOGIN_REFUSED, Network, adapt_kafka_python
 from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
@@ -46,6 +47,8 @@ BOUND_REQUESTS = (
 
 # Why a broker returns no offset of a partition, by error code; other codes are reported by name.
 _NO_OFFSET = {3: TOPIC_DELETED, 5: "leader not available", 6: "not led by this broker", 29: DESCRIBE_DENIED}
+
+_EPOCH_UNKNOWN = "the leader does not know its epoch yet"
 
 _NO_ANSWER = (client_errors.IncompatibleBrokerVersion, client_errors.RequestTimedOutError)
 _DENIED = (client_errors.AuthorizationError, *LOGIN_REFUSED)
@@ -108,6 +111,23 @@ class Cluster:
         asked = [kafka.TopicPartition(*at) for at in partitions]
         answers = [self._ask(offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in BOUND_REQUESTS]
         return {at: bounds_or_reason([answer.get(at, (-1, -1)) for answer in answers]) for at in partitions}
+
+    def leader_epochs(
+        self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int] | None = None
+    ) -> dict[Place, list[LeaderEpoch] | str]:
+        """Return where the epochs of one broker's partitions began, in order, or why that is not known.
+
+        `newest` gives the epochs of `partition_metadata`; those of `known`, and earlier ones, are left out. It sends
+        a request for each epoch of the partition that has most, and one more (OffsetForLeaderEpoch, KIP-320), and
+        needs DESCRIBE on the topics. A leader knows the epochs in which it led, or of which it copied records: of a
+        compacted log, a new replica may lack some.
+        """
+
+        def ask(epochs: Mapping[Place, int]) -> dict[Place, EndOffset]:
+            return self._ask(end_offsets_of(leader, epochs))
+
+        found = find_leader_epochs(ask, newest, known or {})
+        return {place: _epochs_or_reason(one) for place, one in found.items()}
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""
@@ -255,6 +275,26 @@ def offsets_at(
     return ask
 
 
+def end_offsets_of(leader: int, epochs: Mapping[Place, int]) -> Callable[[Any], dict[Place, EndOffset]]:
+    """Request where epochs of one broker's partitions end."""
+
+    def ask(admin: Any) -> dict[Place, EndOffset]:
+        request = client_internals.leader_epochs_request(epochs)
+        return {
+            (topic.topic, one.partition): EndOffset(one.error_code, one.leader_epoch, one.end_offset)
+            for topic in client_internals.send_to_node(admin, leader, request).topics
+            for one in topic.partitions
+        }
+
+    return ask
+
+
+def _epochs_or_reason(found: list[LeaderEpoch] | int | None) -> list[LeaderEpoch] | str:
+    if isinstance(found, int):
+        return _NO_OFFSET.get(found) or error_name(found)
+    return _EPOCH_UNKNOWN if found is None else found
+
+
 def bounds_or_reason(answers: Sequence[tuple[int, int]]) -> LogBounds | str:
     """Return the bounds from (error code, offset) in the order of `BOUND_REQUESTS`, or why there are none."""
     failed = next((code for code, _ in answers if code), None)
@@ -275,11 +315,13 @@ def partitions_of(
         if topic_id is not None:  # brokers before 2.8 have none
             topic_id = None if UUID(str(topic_id)) == _NO_ID else topic_id_text(topic_id)
         leaders = {partition["partition_index"]: partition["leader_id"] for partition in topic["partitions"]}
+        epochs = {partition["partition_index"]: partition.get("leader_epoch") for partition in topic["partitions"]}
         chosen = None if wanted is None else wanted[name]
         for partition in sorted(leaders if chosen is None else chosen):
             leader = leaders.get(partition)
             if leader in servers:
-                yield PartitionMetadata(name, partition, topic_id, leader, servers[leader])
+                epoch = None if epochs[partition] == NO_EPOCH else epochs[partition]
+                yield PartitionMetadata(name, partition, topic_id, leader, servers[leader], leader_epoch=epoch)
             elif code == UNKNOWN_TOPIC:
                 yield PartitionMetadata(name, partition, error=NO_TOPIC)
             elif code:

@@ -23,7 +23,10 @@ class LogBounds:
 
 @dataclass(frozen=True)
 class PartitionMetadata:
-    """The leader of a partition: broker `leader` at `server` (`host:port`), or in `error` why there is none."""
+    """The leader of a partition: broker `leader` at `server` (`host:port`), or in `error` why there is none.
+
+    `leader_epoch` rises with each election; None if the broker does not say.
+    """
 
     topic: str
     partition: int
@@ -31,6 +34,7 @@ class PartitionMetadata:
     leader: int | None = None
     server: str | None = None
     error: str | None = None
+    leader_epoch: int | None = None
 
 
 Ranges = Mapping[int, tuple[int, int]]
