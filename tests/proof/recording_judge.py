@@ -33,13 +33,16 @@ class Fact:
 
 MEMBER_GONE = "member_left_or_expired"
 LEADER = "leader_rejoined_or_coordinator_moved"
+REJOINED = "leader_rejoined"
+MOVED = "coordinator_moved"
 METADATA = "topic_metadata_changed"
 
 # What an ambiguous or likely cause names besides itself, in its note: see `grouptrail.history.evidence`.
 ALTERNATIVES = {
     MEMBER_GONE: {"member_left", "member_expired"},
     METADATA: {"partitions_added", "topic_created", "topic_deleted", "topic_remade"},
-    LEADER: {"topic_created", "coordinator_moved"},
+    LEADER: {"topic_created", MOVED},
+    REJOINED: {"topic_created", MOVED},
     "static_member_expired_or_removed": {"member_expired"},
     "cooperative_follow_up": {"topic_remade"},
     "member_rejoined": {"member_left", "member_joined"},
@@ -193,7 +196,7 @@ def _alternatives(row: Row) -> set[str]:
 
 
 # What may follow any rebalance, and why.
-FOLLOW_UPS = {"cooperative_follow_up", LEADER, METADATA}
+FOLLOW_UPS = {"cooperative_follow_up", LEADER, REJOINED, METADATA}
 
 
 # What actions show by that do not change who belongs to the group.
@@ -224,7 +227,7 @@ def causes_of(step: Step, before: StableState | None) -> set[str]:
         new = set() if members == now else {"member_joined", "member_rejoined", "member_expired"}
         if new and not members & now:
             new |= {"group_emptied", "group_started"}
-        return {LEADER} | new if before is not None and before.group != step.stable.group else set()
+        return {LEADER, MOVED} | new if before is not None and before.group != step.stable.group else set()
     causes = _CAUSES.get(type(step.action), set())
     if isinstance(step.action, actions.CreateTopic | actions.DeleteTopic):
         # librdkafka is a member only while there is one of its topics.

@@ -8,13 +8,18 @@ from typing import NamedTuple
 
 from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
 from grouptrail.history.endings import ending
-from grouptrail.history.evidence import COMPACTED_NOTE, POLLED_NOTE, UNREADABLE_NOTE, Evidence
+from grouptrail.history.evidence import COMPACTED_NOTE, IN_ONE_EPOCH, POLLED_NOTE, UNREADABLE_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, PartitionCount, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
 from grouptrail.history.state import FoldState, TargetBaseline
 
 # A leader asks for the metadata of topics that are new to its group at once (ConsumerCoordinator.onLeaderElected).
 _RECENT_MS = 60_000
+
+_WITHOUT_USER_DATA = ("range", "roundrobin")
+
+# Until a coordinator answers again after a move, or a restart of its broker.
+_LONGEST_MOVE_MS = 60_000
 
 
 class Finding(NamedTuple):
@@ -42,8 +47,8 @@ class Rebalance:
     topics that members had subscribed to so recently that their leader may not have known them. `is_beginning`: the
     group's first generation, as far as the log shows. `is_after_revocation`: the previous generation took partitions
     from members. `is_joined_at_once`: they joined in the millisecond in which the previous generation began.
-    `waiting`: the members whose patterns had not been resolved (`FoldState.waiting`). `is_doubtful`: compaction may
-    have taken records that show another cause.
+    `waiting`: the members whose patterns had not been resolved (`FoldState.waiting`). `last_at`: when (ms) the record
+    before was written. `is_doubtful`: compaction may have taken records that show another cause.
     """
 
     change: Change
@@ -57,6 +62,7 @@ class Rebalance:
     is_after_revocation: bool
     is_joined_at_once: bool
     waiting: Mapping[str, str]
+    last_at: int | None
     is_doubtful: bool
 
     @classmethod
@@ -81,6 +87,7 @@ class Rebalance:
             is_after_revocation=bool(state.given_up) or is_revoking,
             is_joined_at_once=bool(earlier) and not change.joined and _are_joined_at_once(state, earlier),
             waiting=dict(state.waiting),
+            last_at=state.last_at,
             is_doubtful=change.may_hide_another_group or state.unsure_from is not None,
         )
 
@@ -259,7 +266,7 @@ def _classic(rebalance: Rebalance) -> Finding:
         return Finding(Evidence.ASSIGNMENTS_UNREADABLE, "assignments could not be read")
     if rebalance.is_after_downgrade:
         return Finding(Evidence.FIRST_AFTER_DOWNGRADE, "the first assignment by the classic members")
-    return _by_assignment(rebalance, had, has)
+    return _by_leader_epochs(rebalance, _by_assignment(rebalance, had, has))
 
 
 def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozenset[Partition]) -> Finding:
@@ -275,6 +282,68 @@ def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozens
     return _by_partitions(had | back, has, rebalance.recent_topics) or _by_partitions_gone(
         had, has, after, is_after_revocation=after.is_cooperative and rebalance.is_after_revocation
     )
+
+
+def _by_leader_epochs(rebalance: Rebalance, finding: Finding) -> Finding:
+    """Return the finding with what the leader epochs add in which the two generations were written."""
+    before, after = rebalance.change.before.leader_epoch, rebalance.change.after.leader_epoch
+    if before is None or after is None:
+        return finding
+    if before == after:
+        return _in_one_epoch(rebalance, finding)
+    if before < after and finding.evidence == Evidence.NOTHING_DIFFERS:
+        return _in_new_epoch(rebalance, finding)
+    return finding
+
+
+def _in_one_epoch(rebalance: Rebalance, finding: Finding) -> Finding:
+    before, after = rebalance.change.before, rebalance.change.after
+    evidence = IN_ONE_EPOCH.get(finding.evidence)
+    if evidence is None:
+        return finding
+    if evidence is not Evidence.NOTHING_DIFFERS_IN_EPOCH:
+        return finding._replace(evidence=evidence)
+    if _can_only_the_leader_rejoin(before, after):
+        evidence = Evidence.NOTHING_BUT_LEADER_IN_EPOCH
+    return Finding(evidence, f"{finding.detail}; both in leader epoch {after.leader_epoch}: the leader joined again")
+
+
+def _in_new_epoch(rebalance: Rebalance, finding: Finding) -> Finding:
+    before, after = rebalance.change.before, rebalance.change.after
+    # States of earlier releases have no offset.
+    where = "before offset " if before.record_offset is None else f"between offsets {before.record_offset} and "
+    moved = (
+        f"the leader epoch of the coordinator's partition rose from {before.leader_epoch} to {after.leader_epoch} "
+        f"{where}{after.record_offset}"
+    )
+    if not _is_soon(rebalance):
+        return finding._replace(detail=f"{finding.detail}; {moved}, which may have been long before")
+    if _can_only_the_leader_rejoin(before, after):
+        return Finding(Evidence.NOTHING_BUT_LEADER_IN_NEW_EPOCH, f"{finding.detail}; {moved}: the coordinator moved")
+    return finding._replace(detail=f"{finding.detail}; {moved}")
+
+
+def _can_only_the_leader_rejoin(before: Group, after: Group) -> bool:
+    """Return whether the others sent what they had sent before: a coordinator answers that without a rebalance.
+
+    User data and the list of protocols are not known here; protocols that have user data are left out.
+    """
+    return after.protocol in _WITHOUT_USER_DATA and all(
+        (one.topics, one.claimed, one.claimed_generation, one.rack)
+        == (other.topics, other.claimed, other.claimed_generation, other.rack)
+        for name, one in after.members.items()
+        if name != after.leader and (other := before.members.get(name)) is not None
+    )
+
+
+def _is_soon(rebalance: Rebalance) -> bool:
+    """Return whether a move since the record before must have been shortly before this generation.
+
+    Members join the new coordinator within their rebalance timeout, or are removed.
+    """
+    timeouts = (member.rebalance_timeout_ms or 0 for member in rebalance.change.after.members.values())
+    last_at = rebalance.last_at
+    return last_at is not None and rebalance.change.at - last_at <= max(timeouts, default=0) + _LONGEST_MOVE_MS
 
 
 def _by_partitions(

@@ -7,13 +7,15 @@ the evidence. GMM is Kafka's GroupMetadataManager.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, unique
 from typing import Literal
 
 Certainty = Literal["recorded", "likely", "ambiguous"]
 
 LEADER = "leader_rejoined_or_coordinator_moved"
+REJOINED = "leader_rejoined"
+MOVED = "coordinator_moved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,16 @@ class Conclusion:
 _CLASSIC = "GroupMetadata"
 
 # Causes that leave no trace in a classic generation: a rebalance is completed even if its cause was undone.
-_UNSEEN = (
-    "fresh metadata, a forced rebalance, a new coordinator, or a change undone before the assignment: a member "
-    "that came and went, a subscription that changed and changed back"
+_UNDONE = (
+    "a change undone before the assignment: a member that came and went, a subscription that changed and changed back"
 )
+_UNSEEN = f"fresh metadata, a forced rebalance, a new coordinator, or {_UNDONE}"
+
+_ANOTHER = "another member joined again, whose subscription names another generation"
+
+# ReplicationControlManager.handleBrokerUncleanShutdown: without KIP-966 a broker that is back before it was fenced
+# still leads its partitions, in the same epoch. Kafka 3.9.1 does so.
+_CRASHED = "the coordinator crashed and was back at once, which keeps the epoch on brokers without KIP-966"
 
 # GMM.convertToConsumerGroup bumps the epoch for a member that subscribes to a pattern; the pattern's topics bump it
 # again.
@@ -205,12 +213,22 @@ class Evidence(Enum):
         "or the topics were created or got more partitions, or cooperative members gave them up before history "
         "begins, or the group was downgraded then",
     )
+    NOTHING_ASSIGNED_BEFORE_IN_EPOCH = replace(
+        NOTHING_ASSIGNED_BEFORE,
+        cause=REJOINED,
+        otherwise=f"{NOTHING_ASSIGNED_BEFORE.otherwise}, or {_ANOTHER}, or {_CRASHED}",
+    )
     RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED = Conclusion(
         LEADER,
         "ambiguous",
         "a topic is assigned to which members had only just subscribed",
         "or it was created or got more partitions, or another was deleted, or a cooperative member gave it up before "
         "history begins, or the group was downgraded then",
+    )
+    RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED_IN_EPOCH = replace(
+        RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED,
+        cause=REJOINED,
+        otherwise=f"{RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED.otherwise}, or {_ANOTHER}, or {_CRASHED}",
     )
     TOPICS_ASSIGNED = Conclusion("topic_created", "likely", "a subscribed topic is assigned, and was not")
     TOPICS_NOT_ASSIGNED = Conclusion("topic_deleted", "likely", "a subscribed topic is no longer assigned")
@@ -229,7 +247,44 @@ class Evidence(Enum):
         "members gave partitions up that nobody has yet, under a cooperative protocol",
         f"{_UNSEEN}, a topic recreated with fewer partitions, or members that gave partitions up join again",
     )
+    PARTITIONS_TAKEN_AWAY_IN_EPOCH = replace(
+        PARTITIONS_TAKEN_AWAY,
+        cause=REJOINED,
+        otherwise=f"fresh metadata, a forced rebalance, {_ANOTHER}, {_CRASHED}, {_UNDONE}, a topic recreated with "
+        "fewer partitions, or members that gave partitions up join again",
+    )
     NOTHING_DIFFERS = Conclusion(LEADER, "ambiguous", "another generation, all else alike", _UNSEEN)
+    # A coordinator does not load a group again in its epoch (CoordinatorRuntime.scheduleLoadOperation). A stable
+    # group rebalances if its leader joins again, or another member with other metadata
+    # (GMM.classicGroupJoinExistingMember), and if its record was not replicated in time
+    # (GMM.classicGroupSyncToClassicGroup).
+    NOTHING_DIFFERS_IN_EPOCH = Conclusion(
+        REJOINED,
+        "ambiguous",
+        "another generation, all else alike, written in the leader epoch of the one before",
+        f"for fresh metadata or a forced rebalance; or {_ANOTHER}, the assignment before was not stored in time, "
+        f"{_CRASHED}, or {_UNDONE}",
+    )
+    # Subscriptions of versions 0 and 1 name no generation: a member that joins again sends what it sent before.
+    NOTHING_BUT_LEADER_IN_EPOCH = Conclusion(
+        REJOINED,
+        "likely",
+        "the same, and the subscriptions are those of before to the last field, in a protocol without user data",
+        "for fresh metadata or a forced rebalance; or the assignment before was not stored in time, "
+        f"{_CRASHED}, or {_UNDONE}",
+        "all, of clients that write version 0 or 1",
+    )
+    # A coordinator loads a group as it was written last and begins no rebalance (GMM.onLoaded): members do that the
+    # one before did not answer. The epoch also rises where the coordinator stays and loads nothing
+    # (PartitionChangeBuilder.triggerLeaderEpochBumpForReplicaReassignmentIfNeeded).
+    NOTHING_BUT_LEADER_IN_NEW_EPOCH = Conclusion(
+        MOVED,
+        "likely",
+        "another generation, all else and all subscriptions alike, soon after one of an earlier leader epoch",
+        "or was restarted; or that had no effect, as where only replicas changed: then fresh metadata, a forced "
+        f"rebalance, or {_UNDONE}",
+        "all, of clients that write version 0 or 1",
+    )
     # ConsumerCoordinator.onJoinComplete: a member that gave up deleted partitions rejoins, too.
     NOTHING_DIFFERS_AFTER_REVOCATION = Conclusion(
         "cooperative_follow_up",
@@ -352,6 +407,15 @@ class Evidence(Enum):
     TARGETS_SUPERSEDED = Conclusion(
         "topic_metadata_changed", "ambiguous", "another epoch before any target was computed for this one"
     )
+
+
+IN_ONE_EPOCH = {
+    Evidence.NOTHING_ASSIGNED_BEFORE: Evidence.NOTHING_ASSIGNED_BEFORE_IN_EPOCH,
+    Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED: Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED_IN_EPOCH,
+    Evidence.PARTITIONS_TAKEN_AWAY: Evidence.PARTITIONS_TAKEN_AWAY_IN_EPOCH,
+    Evidence.NOTHING_DIFFERS: Evidence.NOTHING_DIFFERS_IN_EPOCH,
+}
+"""The evidence in its place where both generations were written in one leader epoch: under one coordinator."""
 
 
 @dataclass(frozen=True, slots=True)

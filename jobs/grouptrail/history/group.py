@@ -84,8 +84,8 @@ class Group:
     `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
     `lacks_records`: records of it could not be decoded, so that it may have members that are not known.
     `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
-    then the number of changes that polls showed. `read_late_at`, `leader_epoch`: those of its newest generation's
-    record.
+    then the number of changes that polls showed. `read_late_at`, `leader_epoch`, `record_offset`: those of its newest
+    generation's record.
     `may_be_restart`: the record of a classic group's generation may be the one that a static member's return wrote in
     its place, with the time of the state Stable (GMM.updateStaticMemberThenRebalanceOrCompleteJoin).
     """
@@ -114,6 +114,7 @@ class Group:
     is_polled: bool = False
     read_late_at: int | None = None
     leader_epoch: int | None = None
+    record_offset: int | None = None
     may_be_restart: bool = False
 
     @property

@@ -32,17 +32,23 @@ _REVOKING = {"consumer": 1, "streams": 2}
 
 def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_miss_records: bool = False) -> Group:
     """Return the group after an operation; `may_miss_records`: compaction may have taken records right before it."""
-    read_late_at, leader_epoch = group.read_late_at, group.leader_epoch
+    read_late_at, leader_epoch, record_offset = group.read_late_at, group.leader_epoch, group.record_offset
     for record in operation:
         before, group = group, _apply(group, record, name_of)
         if may_miss_records and record.type == CLASSIC:
             group = _with_doubt(before, group)
         if record.has_generation:
-            read_late_at, leader_epoch = record.read_late_at, record.leader_epoch
+            read_late_at, leader_epoch, record_offset = record.read_late_at, record.leader_epoch, record.offset
     if group.kind is None:
         return group
     is_polled = any(record.is_polled for record in operation)
-    return replace(group, is_polled=is_polled, read_late_at=read_late_at, leader_epoch=leader_epoch)
+    return replace(
+        group,
+        is_polled=is_polled,
+        read_late_at=read_late_at,
+        leader_epoch=leader_epoch,
+        record_offset=record_offset,
+    )
 
 
 def kind_of(record_type: str) -> Kind:

@@ -29,7 +29,10 @@ CAUSES = {
         *("topic_deleted", "topic_metadata_changed", "protocol_migrated", "topology_or_settings_changed"),
         "member_metadata_changed",
     ),
-    "again": ("cooperative_follow_up", "leader_rejoined_or_coordinator_moved", "share_state_ready"),
+    "again": (
+        *("cooperative_follow_up", "leader_rejoined", "coordinator_moved", "leader_rejoined_or_coordinator_moved"),
+        "share_state_ready",
+    ),
     "unknown": ("unknown",),
 }
 """The categories of causes in the timeline."""

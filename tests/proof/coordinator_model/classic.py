@@ -215,8 +215,7 @@ class ClassicGroup:
             client.spec.assignors,
             client.spec.session_ms,
             client.spec.rebalance_ms,
-            client.owned,
-            client.generation,
+            *client.claim,
             awaits_join=client.session,
             session_from=self.cluster.now,
             sent_user_data=client.has_assignor_state,
@@ -262,13 +261,9 @@ class ClassicGroup:
     def _join_again(self, member: ClassicMember, client: ClassicClient) -> None:
         before = member.metadata
         resubscribed = {"subscription_changed"} if member.topics != client.named_topics else set()
-        joined_with = (client.named_topics, client.spec.assignors, client.owned, client.generation)
+        joined_with = (client.named_topics, client.spec.assignors, *client.claim)
         is_same = before == joined_with
-        member.topics, member.claimed, member.claimed_generation = (
-            client.named_topics,
-            client.owned,
-            client.generation,
-        )
+        member.topics, (member.claimed, member.claimed_generation) = client.named_topics, client.claim
         member.sent_user_data = client.has_assignor_state
         if self.state == "PreparingRebalance":
             member.awaits_join = client.session
@@ -283,7 +278,8 @@ class ClassicGroup:
             reasons = client.join_reasons | resubscribed
             if not reasons:
                 reasons = frozenset({"coordinator_moved" if self.was_reloaded else "forced"})
-            self._prepare_or_complete(set(reasons))
+            whose = "leader_rejoined" if self.leader == member.member_id else "follower_rejoined"
+            self._prepare_or_complete({*reasons, whose})
 
     def _drop(self, member_id: str, how: Departure) -> None:
         member = self.members.pop(member_id)
@@ -536,6 +532,7 @@ class ClassicGroup:
         self.departures, self._predecessors = {}, {}
         if is_new_generation:
             self.reasons, self.hidden, self.preparing_since = set(), 0, None
+            self.was_reloaded = False
         self.written = Written(
             self.generation,
             self.protocol,

@@ -269,6 +269,15 @@ class ClassicClient(BaseClient):
         """FENCED_INSTANCE_ID is fatal."""
         self.crash()
 
+    @property
+    def claim(self) -> tuple[frozenset[Partition], int]:
+        """What it says in its subscription that it owns, and since which generation.
+
+        Sarama, unless it is told the brokers' version, and the Java client before 2.4 write version 0, which has
+        neither.
+        """
+        return (NOTHING, -1) if self.spec.library in ("sarama", "java-2.3") else (self.owned, self.generation)
+
     # Heartbeats
 
     @property
@@ -317,9 +326,14 @@ class ClassicClient(BaseClient):
             self.lost()
 
     def coordinator_moved(self) -> None:
-        """A request that waits gets NOT_COORDINATOR."""
+        """A request that waits gets NOT_COORDINATOR.
+
+        Sarama joins again after such an answer to a heartbeat, too (consumerGroupSession.heartbeatLoop).
+        """
         if self.joining:
             self.join_again("coordinator_moved")
+        elif self.spec.library == "sarama" and self.member_id and self.can_act:
+            self.join_soon("coordinator_moved", after_ms=self.cluster.random.randrange(1, HEARTBEAT_MS))
         else:
             self.poke()
 

@@ -445,7 +445,7 @@ class ConsumerGroup:
             return
         if known is None:
             client.member_id = self.cluster.new_id("uuid")
-        member = self._update(client, known, self._ids_of(client.owned), [])
+        member = self._update(client, known, self._ids_of(client.claim[0]), [])
         self._joins.pop(member.member_id, None)
         self._fence_unless_done(self._syncs, member, "sync timeout")
         epoch, session = member.epoch, client.session
@@ -906,7 +906,7 @@ def group_to_join(cluster: Cluster, client: ConsumerClient) -> tuple[ConsumerGro
 
 
 def _classic(client: ClassicClient) -> Classic:
-    return Classic(client.spec.session_ms, client.spec.assignors, client.owned, client.generation)
+    return Classic(client.spec.session_ms, client.spec.assignors, *client.claim)
 
 
 def _hash_of(topics: TopicMetadata) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 Protocol = Literal["classic", "consumer"]
 Version = Literal["3.9", "4.0", "4.1", "4.3"]
-Library = Literal["java", "librdkafka", "kafka-python"]
+Library = Literal["java", "librdkafka", "kafka-python", "sarama", "java-2.3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +150,10 @@ class MoveCoordinator:
     """Another broker becomes the coordinator: the group is loaded from the log.
 
     moved: the leader of the offsets partition is changed; killed: its broker is killed (kill -9), and clients are
-    without a coordinator for some seconds.
+    without a coordinator for some seconds; epoch: replicas of the offsets partition change, and its leader stays.
     """
 
-    how: Literal["moved", "killed"] = "moved"
+    how: Literal["moved", "killed", "epoch"] = "moved"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,11 +121,18 @@ def random_schedule(random: Random) -> Schedule:
 def varied_schedule(random: Random) -> Schedule:
     """Return a random schedule in which some members subscribe to no topic, or to a pattern that may match none.
 
-    Recorded runs play `random_schedule` as it is.
+    At times the coordinator stays, and only the epoch of its partition's leader rises; at times no subscription names
+    its generation. Recorded runs play `random_schedule` as it is.
     """
     schedule = random_schedule(random)
+    library: Library | None = random.choice((None, None, None, None, "sarama", "java-2.3"))
+    assignor = random.choice(("range", "roundrobin"))
 
     def varied(action: Action) -> Action:
+        if isinstance(action, MoveCoordinator):
+            return MoveCoordinator("epoch") if random.random() < 0.15 else action
+        if isinstance(action, Join) and action.protocol == "classic" and library is not None:
+            return replace(action, library=library, assignors=(assignor,))
         if not isinstance(action, Join) or random.random() < 0.75:
             return action
         if action.protocol == "consumer":
