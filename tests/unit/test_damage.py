@@ -301,6 +301,24 @@ def test_snapshot_table_whose_log_cannot_be_read_is_missing_after_a_start(tmp_pa
     assert "cannot be read" in snapshot.damage["rebalances"][0]
 
 
+@pytest.mark.parametrize("is_log", [True, False])
+def test_snapshot_table_that_only_a_page_reads_is_no_longer_damaged_once_it_is_restored(
+    tmp_path: Path, *, is_log: bool
+) -> None:
+    config = configured(tmp_path)
+    lay_everything(config)
+    billing(config)
+    log = newest_log(warehouse_of(config).table("memberships"))
+    whole = log.read_text()
+    name = newest_file(warehouse_of(config).table("memberships")).name
+    log.write_text("{" if is_log else whole.replace(name, f"other-{name}"))
+    SqlSnapshot(warehouse_of(config), ["memberships"])
+    reader = snapshot_reader(config)
+    assert list(reader.read().damage) == ["memberships"]
+    log.write_text(whole)
+    assert reader.read().damage == {}
+
+
 def test_snapshot_without_any_readable_table_raises(tmp_path: Path) -> None:
     config = configured(tmp_path)
     lay_everything(config)

@@ -127,6 +127,23 @@ def note_unreadable(location: str, reason: str | None) -> None:
             _unreadable[_key(location)] = (reason, time.monotonic())
 
 
+def look_again(table: TableLocation) -> list[str]:
+    """Return `damage_of` a table after a look at its newest version: what was restored, or is gone, is forgotten."""
+    if damage_of(table.path):
+        try:
+            there = open_table(table)
+        except UnreadableTableError as error:
+            note_unreadable(table.path, error.fact)
+        else:
+            note_unreadable(table.path, None)
+            if there is not None:
+                damaged_files(there)
+            else:
+                with _lock:
+                    _damaged.pop(_key(table.path), None)
+    return damage_of(table.path)
+
+
 def find_damage(table: DeltaTable, options: Mapping[str, str]) -> dict[str, str]:
     """Read all files of a table's version that are not known to be damaged; return those that turn out to be.
 
