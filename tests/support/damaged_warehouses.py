@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 from jinja2 import FileSystemBytecodeCache
 
 from grouptrail.config import Config
@@ -120,7 +121,10 @@ class DamagedWarehouse:
 
 
 def _sorted(snapshot: Snapshot, figure: str) -> list[str]:
-    return sorted(map(str, getattr(snapshot, figure).to_pylist()))
+    rows: pa.Table = getattr(snapshot, figure)
+    # Damaged times may be beyond Python's.
+    plain = [one.with_type(pa.int64()) if pa.types.is_timestamp(one.type) else one for one in rows.schema]
+    return sorted(map(str, rows.cast(pa.schema(plain)).to_pylist()))
 
 
 def main() -> None:
