@@ -30,7 +30,7 @@ from grouptrail.snapshot.large_sample import LargeSample
 from grouptrail.snapshot.summary import EXTENT, SUMMARY, extent, summarize
 from grouptrail.snapshot.totals import SAVED, NewestSample, Rising, Totals
 from grouptrail.storage import positions
-from grouptrail.storage.damage import look_again, naming_damage
+from grouptrail.storage.damage import damage_of, look_again, naming_damage
 from grouptrail.storage.lineage import SavedRows
 from grouptrail.storage.reader import table_id
 from grouptrail.storage.rows import OpenTables, files_dataset, own_rows
@@ -542,7 +542,11 @@ class SnapshotReader:
 
     def _damage(self) -> dict[str, list[str]]:
         """Return what is damaged of all tables, whoever in this process found it."""
-        damage = {table.name: look_again(table.location) for table in self._warehouse.tables(contracts.tables())}
+        damage = {
+            # The others have just been opened.
+            table.name: damage_of(table.path) if table.name in _READ else look_again(table.location)
+            for table in self._warehouse.tables(contracts.tables())
+        }
         return {name: texts for name, texts in damage.items() if texts}
 
     def _not_ready(self, stored: StoredRows, sampled_at: datetime | None, *, has_lag: bool) -> str | None:
