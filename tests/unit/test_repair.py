@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,11 @@ def test_repair_drop_from_a_partitioned_history_table_asks_for_a_rebuild(tmp_pat
     assert finished.returncode == 0
     assert "run grouptrail rebuild history" in finished.printed
     assert file.name not in {Path(path).name for path in states.open().get_add_actions()["path"].to_pylist()}
+
+
+def test_repair_table_without_statistics_lists_files_with_an_unknown_number_of_rows(config: Config) -> None:
+    for log in (Path(table(config).path) / "_delta_log").glob("*.json"):
+        log.write_text(re.sub(r',"stats":"(?:\\.|[^"\\])*"', "", log.read_text()))
+    finished = run_cli(config, "repair", "--format", "csv")
+    assert finished.returncode == 1
+    assert f"consumer_lag,{files(config)[1].name},," in finished.printed

@@ -19,7 +19,7 @@ from grouptrail.storage.damage import damaged_files, find_damage
 from grouptrail.storage.engines.commits import commit
 from grouptrail.storage.engines.retries import one_writer
 from grouptrail.storage.errors import UnreadableTableError
-from grouptrail.storage.reader import existing_table
+from grouptrail.storage.reader import by_file, existing_table
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse
 
@@ -78,14 +78,12 @@ def _damaged(table: Table) -> Iterator[_Row]:
         return
     find_damage(there, table.location.options)
     if damaged := damaged_files(there):
-        actions = there.get_add_actions()
-        counts = dict(zip(actions["path"].to_pylist(), actions["num_records"].to_pylist(), strict=True))
+        counts = by_file(there, "num_records")
         yield from ((table.name, path, counts[path], reason) for path, reason in damaged.items())
 
 
 def _take_out(table: Table, paths: Sequence[str]) -> None:
     there = existing_table(table.location)
-    actions = there.get_add_actions()
-    sizes = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+    sizes = by_file(there, "size_bytes")
     commit(table.location, there, [], instead_of={path: sizes[path] for path in paths if path in sizes})
     damaged_files(existing_table(table.location))  # they are forgotten

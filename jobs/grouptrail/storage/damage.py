@@ -28,7 +28,7 @@ from grouptrail.errors import first_cause
 from grouptrail.locations import is_uri, leads_out, shown, with_locations_shown
 from grouptrail.storage.errors import DamagedFileError, UnreadableTableError
 from grouptrail.storage.location import TableLocation
-from grouptrail.storage.reader import READ_ERRORS, open_table, panics_as_errors, supports
+from grouptrail.storage.reader import READ_ERRORS, by_file, open_table, panics_as_errors, supports
 
 _LEADS_OUT = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|/|\\|(.*/)?\.\.(/|$)")
 _REMEDY = "restore it from a backup, or see docs/faults.md#damaged-files"
@@ -63,21 +63,20 @@ def damaged_files(table: DeltaTable) -> dict[str, str]:
     """
     folder = _local_folder(table.table_uri)
     key = _key(table.table_uri)
-    actions = table.get_add_actions()
-    paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    sizes = by_file(table, "size_bytes")
     with _lock:
         _forget_replaced(key, folder)
         known, seen = _damaged[key], _looked_at[key]
-        is_large = len(paths) > _MOST_LOOKED_AT_AGAIN
-        for path, size in zip(paths, sizes, strict=True):
+        is_large = len(sizes) > _MOST_LOOKED_AT_AGAIN
+        for path, size in sizes.items():
             is_new = path not in seen
             if path in known or (is_large and not is_new):
                 continue
             if reason := _unfit(folder, path, size, is_new=is_new):
                 known[path] = _Damage(reason, _stamp(folder, path))
-        _looked_at[key] = set(paths)
+        _looked_at[key] = set(sizes)
         if known:
-            _damaged[key] = {path: known[path] for path in paths if path in known}
+            _damaged[key] = {path: known[path] for path in sizes if path in known}
         return {path: one.reason for path, one in _damaged[key].items()}
 
 
@@ -118,24 +117,25 @@ def notes(damage: Collection[str]) -> list[str]:
     return lines if more <= 0 else [*lines[:_MOST_LINES], f"and {more:,} more: `grouptrail repair` lists them"]
 
 
-def note_unreadable(location: str, reason: str | None) -> None:
-    """Note why a table's log cannot be read, or that it can."""
+@contextmanager
+def noting_unreadable(location: str) -> Iterator[None]:
+    """Note the UnreadableTableError that is raised while a table is opened, or that it can be opened."""
+    try:
+        yield
+    except UnreadableTableError as error:
+        with _lock:
+            _unreadable[_key(location)] = (error.fact, time.monotonic())
+        raise
     with _lock:
-        if reason is None:
-            _unreadable.pop(_key(location), None)
-        else:
-            _unreadable[_key(location)] = (reason, time.monotonic())
+        _unreadable.pop(_key(location), None)
 
 
 def look_again(table: TableLocation) -> list[str]:
     """Return `damage_of` a table after a look at its newest version: what was restored, or is gone, is forgotten."""
     if damage_of(table.path):
-        try:
-            there = open_table(table)
-        except UnreadableTableError as error:
-            note_unreadable(table.path, error.fact)
-        else:
-            note_unreadable(table.path, None)
+        with suppress(UnreadableTableError):
+            with noting_unreadable(table.path):
+                there = open_table(table)
             if there is not None:
                 damaged_files(there)
             else:

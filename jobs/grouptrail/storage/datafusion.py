@@ -21,7 +21,7 @@ from grouptrail.storage.damage import (
     require_undamaged,
     undamaged_paths,
 )
-from grouptrail.storage.reader import READ_ERRORS, OpenTable, column_names, one_line, panics_as_errors
+from grouptrail.storage.reader import READ_ERRORS, OpenTable, by_file, column_names, one_line, panics_as_errors
 from grouptrail.storage.sql import datafusion_identifier
 
 _NULLS = {
@@ -84,7 +84,7 @@ class DataFusion:
         read as by `rows`, and no file is read whose footer cannot be right: use it in processes that may end.
         """
         named = list(self._named_in(query))
-        if sum(sum(table.get_add_actions()["size_bytes"].to_pylist()) for table in named) <= _SMALL_BYTES:
+        if sum(sum(by_file(table, "size_bytes").values()) for table in named) <= _SMALL_BYTES:
             try:
                 return self.rows(query)
             except READ_ERRORS as error:  # of SHOW, DESCRIBE, EXPLAIN and columns of one name no table is made

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from arro3.core import DataType
@@ -65,6 +66,13 @@ def open_table(table: TableLocation, version: int | None = None) -> OpenTable | 
         return None
     except READ_ERRORS as error:
         raise UnreadableTableError(table.shown, one_line(str(error))) from error
+
+
+def by_file(table: OpenTable, column: str) -> dict[str, Any]:
+    """Return a column of delta-rs's `get_add_actions` by the files' paths; None for each if no file has it."""
+    files = table.get_add_actions()
+    values = files[column].to_pylist() if column in files.column_names else [None] * files.num_rows
+    return dict(zip(files["path"].to_pylist(), values, strict=True))
 
 
 def is_clustered(table: OpenTable) -> bool:

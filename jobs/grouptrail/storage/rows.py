@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from grouptrail import contracts
 from grouptrail.errors import first_cause
-from grouptrail.storage.damage import damaged_files, naming_damage, note_unreadable, require_undamaged
+from grouptrail.storage.damage import damaged_files, naming_damage, noting_unreadable, require_undamaged
 from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.errors import TableError, UnreadableTableError
 from grouptrail.storage.lineage import SourceVersion
@@ -270,13 +270,11 @@ class OpenTables:
         """Update all tables to their newest versions; return why none of them can be read, if so."""
         unreadable = []
         for name in self._columns:
-            fact = None
             try:
-                self._refresh(name)
+                with noting_unreadable(self._locations[name].path):
+                    self._refresh(name)
             except UnreadableTableError as error:
-                fact = error.fact
                 unreadable.append(error)
-            note_unreadable(self._locations[name].path, fact)
         self._engine = self._query_engine()
         return None if self._tables or not unreadable else unreadable[0]
 

@@ -11,7 +11,7 @@ from arro3.core import RecordBatch, RecordBatchReader, Schema
 
 from grouptrail import contracts
 from grouptrail.storage import reader
-from grouptrail.storage.damage import note_unreadable
+from grouptrail.storage.damage import noting_unreadable
 from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.errors import QueryError, UnknownGroupError, UnreadableTableError
 from grouptrail.storage.result_rows import column_names, rows
@@ -39,14 +39,13 @@ class SqlSnapshot:
     def _opened(self, names: Iterable[str], *, skips_damaged: bool) -> Iterator[tuple[str, reader.OpenTable]]:
         for stored in self._warehouse.tables(list(names)):
             try:
-                table = stored.open()
+                with noting_unreadable(stored.path):
+                    table = stored.open()
             except UnreadableTableError as error:
                 if not skips_damaged:
                     raise
                 self._unreadable[stored.name] = str(error)
-                note_unreadable(stored.path, error.fact)
                 continue
-            note_unreadable(stored.path, None)
             if table is not None:
                 yield stored.name, table
 
