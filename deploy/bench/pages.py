@@ -5,9 +5,11 @@ The page of all groups has a limit for the median of warm requests: the run fail
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 import urllib.request
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from deltalake import write_deltalake
 
 from bench.exporter import lag_rows
 from bench.measure import seconds
-from bench.simulated_groups import Client, SimulatedGroup
+from bench.simulated_groups import Client, SimulatedGroup, lay_rows
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
@@ -60,12 +62,14 @@ def _measure(folder: Path, groups: int) -> dict[str, Any]:
             "topic": f"/topics/{topic}",
         }
         first = seconds(lambda: _get(exporter.url + paths["groups"]))
+        if b'id="data"' not in _get(exporter.url + paths["group"]):
+            raise SystemExit("bench: the page of a group has no timeline")
         figures: dict[str, Any] = {"first_request": round(first, 3)}
         for name, path in paths.items():
             took = [seconds(partial(_get, exporter.url + path)) for _ in range(ROUNDS)]
             figures[name] = round(statistics.median(took), 3)
         figures["groups_of_a_new_snapshot"] = _after_a_snapshot(exporter, config.cluster, rows)
-        figures["bytes"] = _get(exporter.url + "/")
+        figures["bytes"] = len(_get(exporter.url + "/"))
     print(f"{groups:,} groups: {figures}", flush=True)
     return figures
 
@@ -97,9 +101,22 @@ def _lay(config: Config, groups: int) -> pa.Table:
         oldest = {clients[number].member_id: ("left", "left before its time")}
         group.rebalance(start - (36 - number) * _APART, "members_joined_and_left", joined=[client], left=oldest)
     group.lay(config)
+    lay_rows(config, "ingest_progress", [{"cluster": config.cluster, "record_partition": 9, "landed_at": start}])
+    lay_rows(config, "offset_commits", _commits(config, group, start))
     return rows
 
 
-def _get(url: str) -> int:
+def _commits(config: Config, group: SimulatedGroup, start: datetime) -> Iterator[dict[str, Any]]:
+    """Yield a commit per partition and sample."""
+    [(topic, partitions)] = group.topics.items()
+    of_group = {"cluster": config.cluster, "group_id": group.group_id, "topic": topic, "record_partition": 9}
+    for number, partition in itertools.product(range(_SAMPLES), range(partitions)):
+        place = number * partitions + partition
+        at = start - (_SAMPLES - number) * _APART
+        commit = {"partition": partition, "record_at": at, "record_offset": place, "committed_offset": 100 * number}
+        yield {**of_group, **commit, "is_tombstone": False}
+
+
+def _get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=60) as answer:
-        return len(answer.read())
+        return bytes(answer.read())

@@ -14,8 +14,9 @@ from grouptrail import cli
 from grouptrail.config import Config
 from grouptrail.kafka.coordinator import coordinator_partition, java_hash
 from grouptrail.query.errors import QueryError
-from grouptrail.query.show_group import describe_group, ranges, show_group
+from grouptrail.query.show_group import TABLES, describe_group, ranges, show_group
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import memberless
 from support.small_tables import at, lay
@@ -99,6 +100,10 @@ def shown(config: Config, time: datetime | None = None, *, group: str = "billing
     return "\n".join(" ".join(line.split()) for line in out.getvalue().splitlines())
 
 
+def described(config: Config, group_id: str, *, at: datetime | None, generations: int) -> dict[str, Any]:
+    return describe_group(SqlSnapshot(warehouse_of(config), TABLES), group_id, at=at, generations=generations)
+
+
 def test_show_group_at_a_time_prints_state_members_and_rebalances(warehouse: Config) -> None:
     """Members with their partitions at that time; the newest generation first."""
     text = shown(warehouse, at(7))
@@ -141,7 +146,7 @@ def test_show_group_says_what_an_open_transaction_holds_back(warehouse: Config, 
 
 
 def test_describe_group_generations_returns_the_newest(warehouse: Config) -> None:
-    group = describe_group(warehouse_of(warehouse), "billing", at=None, generations=2)
+    group = described(warehouse, "billing", at=None, generations=2)
     assert [row["generation"] for row in group["generations"]] == [5, 4]
 
 
@@ -231,26 +236,26 @@ def test_show_group_without_members_prints_its_committed_offsets(standalone: Con
         "standalone: group of cluster default; it has no members in its history: its offsets are"
     )
     assert text[-4:-2] == ["orders 0 1,950 2026-03-04 12:19:30", "orders 1 1,950 2026-03-04 12:19:30"]
-    group = describe_group(warehouse_of(standalone), "standalone", at=at(1.2), generations=10)
+    group = described(standalone, "standalone", at=at(1.2), generations=10)
     assert [(row["partition"], row["committed_offset"]) for row in group["committed"]] == [
         (0, 100),
         (1, 100),
         (2, 100),
     ]
     assert (group["members"], group["generations"]) == ([], [])
-    assert describe_group(warehouse_of(standalone), "billing", at=None, generations=1)["committed"] is None
+    assert described(standalone, "billing", at=None, generations=1)["committed"] is None
 
 
 def test_show_group_without_members_before_its_first_commit_raises(standalone: Config) -> None:
     with pytest.raises(
         QueryError, match="history of standalone begins after 2026-03-04T11:59:00Z: give a later --at"
     ):
-        describe_group(warehouse_of(standalone), "standalone", at=at(-1), generations=1)
+        described(standalone, "standalone", at=at(-1), generations=1)
 
 
 def test_show_group_unknown_group_suggests_one_without_members(standalone: Config) -> None:
     with pytest.raises(QueryError, match="'standalon' in cluster default: did you mean standalone"):
-        describe_group(warehouse_of(standalone), "standalon", at=None, generations=1)
+        described(standalone, "standalon", at=None, generations=1)
 
 
 @pytest.mark.parametrize(

@@ -15,20 +15,27 @@ from grouptrail import cli, contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.report.cluster_rows import read_cluster
-from grouptrail.report.group_rows import read_group
+from grouptrail.report.group_rows import TABLES, GroupRows, read_group
 from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots, lane_name, visible
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
 from grouptrail.report.timeline import timeline_page
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import KNOWN_UNTIL, billing, memberless, shared
 from support.small_tables import at, lay
 
 
+def rows_of(config: Config, group: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
+    return read_group(SqlSnapshot(warehouse_of(config), TABLES), group, since=since, until=until)
+
+
 def drawn(config: Config, group: str = "billing", **between: datetime) -> dict[str, Any]:
     """Return the data that the browser gets for a group."""
-    group_rows = read_group(warehouse_of(config), group, since=between.get("since"), until=between.get("until"))
+    group_rows = read_group(
+        SqlSnapshot(warehouse_of(config), TABLES), group, since=between.get("since"), until=between.get("until")
+    )
     return arrange(group_rows)
 
 
@@ -183,15 +190,15 @@ def test_read_group_interval_outside_the_history_raises(
     with pytest.raises(
         QueryError, match=r"nothing is known of 'billing' .*: its history goes from 2026-03-04T12:00:00Z"
     ):
-        read_group(warehouse_of(simulated), "billing", since=since, until=until)
+        rows_of(simulated, "billing", since=since, until=until)
 
 
 def test_read_group_too_many_ownership_intervals_raises(simulated: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """No browser could draw them."""
     monkeypatch.setattr("grouptrail.report.group_rows.MOST_SPANS", 10)
     with pytest.raises(QueryError, match=r"'billing' has more than 10 intervals of ownership .*: give a shorter one"):
-        read_group(warehouse_of(simulated), "billing", since=None, until=None)
-    assert len(read_group(warehouse_of(simulated), "billing", since=at(30), until=at(31)).spans) == 9
+        rows_of(simulated, "billing", since=None, until=None)
+    assert len(rows_of(simulated, "billing", since=at(30), until=at(31)).spans) == 9
 
 
 def test_timeline_and_report_commands_write_html_files(simulated: Config, tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from grouptrail.storage.location import TableLocation
+from grouptrail.storage.reader import OpenTable, existing_table
 from support.exporter_tables import configured, lag_row, now, progress
 from support.sample_groups import KNOWN_UNTIL, billing
 from support.small_tables import HISTORY, at, lay
@@ -63,6 +65,20 @@ def test_group_page_links_each_rebalance(site: Site) -> None:
     assert len(anchors) == len(set(anchors)) == len(group(site, "billing")["rebalances"])
     assert {f'<a href="#{anchor}">' in text for anchor in anchors} == {True}
     assert "generation-25" in anchors
+
+
+def test_group_page_opens_each_table_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def noting(table: TableLocation, version: int | None = None) -> OpenTable:
+        opened.append(table.name)
+        return existing_table(table, version)
+
+    site.get("/groups/billing")
+    monkeypatch.setattr("grouptrail.storage.reader.existing_table", noting)
+    assert 'id="data"' in site.get("/groups/billing")
+    assert {"generations", "consumer_lag"} <= set(opened)
+    assert len(opened) == len(set(opened))
 
 
 def test_group_partitions_have_lag_at_the_time_and_over_time(site: Site) -> None:

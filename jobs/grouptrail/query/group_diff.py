@@ -12,7 +12,7 @@ from grouptrail.query.document import Block, Grid, Heading, Line, footer, write_
 from grouptrail.query.errors import BeforeHistoryError, QueryError
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.freshness import stale_note
-from grouptrail.query.show_group import describe_group
+from grouptrail.query.show_group import TABLES, describe_group
 from grouptrail.query.views import filled
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
@@ -80,8 +80,9 @@ def diff_group(
 
 def differences(warehouse: Warehouse, group_id: str, first: datetime, second: datetime) -> Iterator[Difference]:
     """Yield what differs in a group between two moments."""
+    tables = SqlSnapshot(warehouse, {*TABLES, _LAG_TABLE})
     try:
-        before, after = (describe_group(warehouse, group_id, at=at, generations=1) for at in (first, second))
+        before, after = (describe_group(tables, group_id, at=at, generations=1) for at in (first, second))
     except BeforeHistoryError as error:
         raise QueryError(f"the history of {group_id!r} begins after {_text(first)}: give a later time") from error
     for what, column in _OF_GROUP.items():
@@ -89,7 +90,7 @@ def differences(warehouse: Warehouse, group_id: str, first: datetime, second: da
     yield from _unlike("members", {"": len(before["members"])}, {"": len(after["members"])})
     yield from _unlike("member", _members(before), _members(after))
     yield from _unlike("owner", _owners(before), _owners(after))
-    lags = [_lag(warehouse, group_id, at) for at in (first, second)]
+    lags = [_lag(tables, group_id, at) for at in (first, second)]
     yield from _unlike("total lag", *({"": _sum(lag)} for lag in lags))
     yield from _unlike("lag", *lags)
 
@@ -121,11 +122,10 @@ def _owners(group: Row) -> Row:
     return {f"{topic}-{number}": ", ".join(names) for (topic, number), names in sorted(owners.items())}
 
 
-def _lag(warehouse: Warehouse, group_id: str, at: datetime) -> Row:
-    tables = SqlSnapshot(warehouse, [_LAG_TABLE])
+def _lag(tables: SqlSnapshot, group_id: str, at: datetime) -> Row:
     if _LAG_TABLE not in tables.versions:
         return {}
-    rows = tables.rows(filled(_LAG, {"cluster": warehouse.cluster, "group": group_id, "time": at}))
+    rows = tables.rows(filled(_LAG, {"cluster": tables.warehouse.cluster, "group": group_id, "time": at}))
     return {f"{row['topic']}-{row['partition']}": row["lag"] for row in rows}
 
 

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 COMMITS = "offset_commits"
 _OFFSETS = "offsets_as_of"
 
-_TABLES = (
+TABLES = (
     *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
     COMMITS,
     "log_offsets",
@@ -109,7 +109,7 @@ def show_group(
     JSON is one object; CSV has the members, or the committed offsets of a group that never had any.
 
     Raises QueryError for a group without a history at that time."""
-    group = describe_group(warehouse, group_id, at=at, generations=generations)
+    group = describe_group(SqlSnapshot(warehouse, TABLES), group_id, at=at, generations=generations)
     note = stale_note(warehouse, sample_seconds, at)
     if format in ("table", "markdown"):
         write_document((*_described(group), *footer(note)), out, format=format)
@@ -129,13 +129,13 @@ def _write_csv(group: Row, out: TextIO) -> None:
     write_rows(names, ([row[name] for name in names] for row in rows), out, format="csv")
 
 
-def describe_group(warehouse: Warehouse, group_id: str, *, at: datetime | None, generations: int) -> Row:
-    """Return the group with its `members` and `generations`, newest first; times are UTC in ISO 8601.
+def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, generations: int) -> Row:
+    """Return the group with its `members` and `generations`, newest first, from `TABLES`; times are UTC in ISO 8601.
 
     `committed` has the offsets of a group that never had members; None for other groups. `generations_note`: why it
     may have had some all the same, as its generations may be in a damaged file. `held_back` is how many
     records of its partition are behind an open transaction now, and not read yet; None where that is not sampled."""
-    tables = SqlSnapshot(warehouse, _TABLES)
+    warehouse = tables.warehouse
     tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
         "cluster": warehouse.cluster,

@@ -14,7 +14,6 @@ from grouptrail.query.show_group import COMMITS
 from grouptrail.query.views import expand, filled
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
-from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
@@ -32,7 +31,7 @@ MOST_SPANS = 500_000
 
 _DAY_US, _HOUR_US = 86_400 * SECOND_US, 3_600 * SECOND_US
 _LAG_POINTS = 720
-_TABLES = (
+TABLES = (
     *("generations", "group_states", "memberships", "partition_ownership", "rebalances"),
     *("ingest_progress", "consumer_lag", COMMITS),
 )
@@ -184,14 +183,14 @@ class GroupRows:
     commits: list[Row]
 
 
-def read_group(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
-    """Read a group between two times: by default its last day, and the last event of an empty group.
+def read_group(tables: SqlSnapshot, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
+    """Read a group between two times from `TABLES`: by default its last day, and the last event of an empty group.
 
     The history of a group that never had members is that of its commits. Raises QueryError for a group without a
     history, and for an interval outside of it."""
-    tables = SqlSnapshot(warehouse, _TABLES)
     tables.require_group(group_id, "generations", COMMITS)
-    of_group: dict[str, Value] = {"cluster": warehouse.cluster, "group": group_id}
+    cluster = tables.warehouse.cluster
+    of_group: dict[str, Value] = {"cluster": cluster, "group": group_id}
     [bounds] = tables.rows(filled(_BOUNDS, of_group))
     if bounds["first"] is None:
         [bounds] = tables.rows(filled(_COMMIT_BOUNDS, of_group))
@@ -207,13 +206,13 @@ def read_group(warehouse: Warehouse, group_id: str, *, since: datetime | None, u
     values = {**of_group, **interval, "step": step, "count": MOST_SPANS + 1}
 
     def ask(sql: str) -> list[Row]:
-        return tables.rows(expand(filled(sql, values), warehouse.cluster).text)
+        return tables.rows(expand(filled(sql, values), cluster).text)
 
     has_lag = "consumer_lag" in tables.versions
     lives = ask(_LIVES)
     return GroupRows(
         group_id=group_id,
-        cluster=warehouse.cluster,
+        cluster=cluster,
         since_us=since_us,
         until_us=until_us,
         first_us=bounds["first"],

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from grouptrail.report.group_rows import read_group
+from grouptrail.report.group_rows import TABLES, read_group
 from grouptrail.report.layout import arrange, visible
 from grouptrail.report.page import page
+from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
 
 SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
@@ -15,5 +16,5 @@ SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
 
 def timeline_page(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
     """Return the page of a group between two times; see `read_group` for defaults and errors."""
-    rows = read_group(warehouse, group_id, since=since, until=until)
+    rows = read_group(SqlSnapshot(warehouse, TABLES), group_id, since=since, until=until)
     return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(rows))

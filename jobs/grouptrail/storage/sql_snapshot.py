@@ -29,7 +29,7 @@ class SqlSnapshot:
     """
 
     def __init__(self, warehouse: Warehouse, names: Iterable[str], *, skips_damaged: bool = True) -> None:
-        self._warehouse = warehouse
+        self.warehouse = warehouse
         self._unreadable: dict[str, str] = {}
         tables = dict(self._opened(names, skips_damaged=skips_damaged))
         settings = {"datafusion.catalog.information_schema": "true"}
@@ -37,7 +37,7 @@ class SqlSnapshot:
         self.versions = {name: table.version() for name, table in tables.items()}
 
     def _opened(self, names: Iterable[str], *, skips_damaged: bool) -> Iterator[tuple[str, reader.OpenTable]]:
-        for stored in self._warehouse.tables(list(names)):
+        for stored in self.warehouse.tables(list(names)):
             try:
                 with noting_unreadable(stored.path):
                     table = stored.open()
@@ -71,7 +71,7 @@ class SqlSnapshot:
     def require_group(self, group_id: str, *names: str) -> None:
         """Raise UnknownGroupError if none of the named tables, `generations` by default, has rows of a group."""
         names = names or ("generations",)
-        cluster = self._warehouse.cluster
+        cluster = self.warehouse.cluster
         ours = f"cluster = {datafusion_literal(cluster)}"
         there = [name for name in names if name in self.versions] or names
         if any(
@@ -119,7 +119,7 @@ class SqlSnapshot:
             return refused(reader.one_line(str(error)))
         if missing[1] in self._unreadable:
             return QueryError(self._unreadable[missing[1]])
-        return missing_table(self._warehouse, missing[1])
+        return missing_table(self.warehouse, missing[1])
 
 
 def refused(reason: str) -> QueryError:

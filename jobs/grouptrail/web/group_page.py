@@ -11,16 +11,15 @@ from http import HTTPStatus
 from typing import Any
 
 from grouptrail import contracts
-from grouptrail.query import freshness
+from grouptrail.query import freshness, show_group
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
-from grouptrail.query.show_group import describe_group
 from grouptrail.query.views import expand, filled, utc_now, window_from
+from grouptrail.report import group_rows
 from grouptrail.report.group_rows import SECOND_US, GroupRows, moment, read_group
 from grouptrail.snapshot.reader import ServedCluster
 from grouptrail.storage.damage import damage_of
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
-from grouptrail.storage.warehouse import Warehouse
 from grouptrail.web.answers import (
     Group,
     GroupPartition,
@@ -41,7 +40,7 @@ MOST_PARTITIONS = 200
 _MOST_REREADS = 100
 _POINTS = 120
 _AROUND = timedelta(hours=1)
-_TABLES = ("consumer_lag", "rebalances", "offset_commits", "group_states", "partition_ownership")
+_TABLES = {*show_group.TABLES, *group_rows.TABLES}
 _STATUSES = contracts.statuses()
 
 _OF_GROUP = "cluster = :cluster AND group_id = :group"
@@ -127,9 +126,10 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     is_known = summary is not None or deleted_at is not None
     since, until = _time_shown(query)
     state, timeline, no_timeline = None, None, ""
+    tables = SqlSnapshot(served.warehouse, _TABLES)
     try:
-        state = _state(served.warehouse, group_id, query.at)
-        timeline = read_group(served.warehouse, group_id, since=since, until=until)
+        state = _state(tables, group_id, query.at)
+        timeline = read_group(tables, group_id, since=since, until=until)
     except BeforeHistoryError as error:
         raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).rpartition(':')[0]}: give a later time") from error
     except UnknownGroupError as error:
@@ -145,7 +145,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
             raise _unknown(group_id, known, ()) from error
         no_timeline = str(error)
     since, until = _bounds(timeline, since, until, known)
-    reader = _Reader(served, group_id, since, until)
+    reader = _Reader(served, tables, group_id, since, until)
     answer = Group(
         notices=list(known.notices),
         cluster=cluster,
@@ -181,9 +181,9 @@ def _unknown(group_id: str, known: ClusterGroups, near: Sequence[str]) -> PageEr
     )
 
 
-def _state(warehouse: Warehouse, group_id: str, at: datetime | None) -> GroupState:
+def _state(tables: SqlSnapshot, group_id: str, at: datetime | None) -> GroupState:
     """Return the state in the history. Raises QueryError if it has none."""
-    group = describe_group(warehouse, group_id, at=at, generations=1)
+    group = show_group.describe_group(tables, group_id, at=at, generations=1)
     members = [{name: member[name] for name in _OF_MEMBER} for member in group["members"]]
     state = {name: group.get(name) for name in GroupState.model_fields}
     return GroupState.model_validate({**state, "members": members})
@@ -228,9 +228,11 @@ def _rebalances(timeline: GroupRows | None) -> list[Rebalance]:
 class _Reader:
     """Reads what the page of a group shows in addition to the timeline."""
 
-    def __init__(self, cluster: ServedCluster, group_id: str, since: datetime, until: datetime) -> None:
+    def __init__(
+        self, cluster: ServedCluster, tables: SqlSnapshot, group_id: str, since: datetime, until: datetime
+    ) -> None:
         self._cluster = cluster
-        self._tables = SqlSnapshot(cluster.warehouse, _TABLES)
+        self._tables = tables
         self._values: dict[str, Value] = {
             "cluster": cluster.name,
             "group": group_id,
