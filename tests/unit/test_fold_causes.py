@@ -14,6 +14,7 @@ from grouptrail.history.operations import Record
 from support.fold_records import (
     DAY,
     HOUR,
+    at_once,
     classic,
     commit_tombstone,
     consumer,
@@ -176,6 +177,22 @@ def test_cause_of_a_pattern_resolved_after_an_upgrade_is_no_recorded_join() -> N
     ]
     last = fold([*upgrade, regex(14, 1_100, "o.*", "orders"), epoch(15, 1_100, 3)])["rebalances"][-1]
     assert (last["to_generation"], last["certainty"]) == (3, "likely")
+
+
+def test_cause_of_a_pattern_resolved_after_an_upgrade_without_the_replaced_member_is_likely() -> None:
+    """The static member had left the classic group, which was not written yet: it joins with the pattern."""
+    static = {name: member({"orders": [0]}, group_instance_id=f"s-{name}") for name in ("a", "b")}
+    upgrade = [
+        *(classic(0, 1_000, 5, static), gone(1, 9_000)),
+        joins(2, 9_000, "a", instanceId="s-a", classicMemberMetadata={"supportedProtocols": [{"name": "range"}]}),
+        *(epoch(3, 9_000, 5), target(4, 9_000, "a", [0])),
+        *(target_epoch(5, 9_000, 5), current(6, 9_000, "a", 5, [0])),
+        joins(7, 9_000, "c", instanceId="s-b", subscribedTopicNames=[], subscribedTopicRegex="o.*"),
+        *(current(8, 9_000, "c", 5, [], previous=0), regex(9, 9_100, "o.*", "orders"), epoch(10, 9_100, 6)),
+    ]
+    last = fold(at_once(upgrade))["rebalances"][-1]
+    assert (last["to_generation"], last["cause"], last["certainty"]) == (6, "subscription_changed", "likely")
+    assert "or a member joined with it" in last["cause_note"]
 
 
 def test_history_that_begins_after_a_downgrade_claims_no_beginning() -> None:

@@ -81,7 +81,13 @@ def note_patterns(state: FoldState, change: Change) -> None:
     if after.kind != "consumer":
         return
     subscribed = [(member, "resubscribed") for member in change.resubscribed]
-    subscribed += [(new, "resubscribed") for old, new in change.replaced if old.topic_regex != new.topic_regex]
+    # A conversion writes every member that the classic group still has, also one that it replaces at once.
+    written = {record.name for record in change.operation}
+    subscribed += [
+        (new, "resubscribed")
+        for old, new in change.replaced
+        if old.topic_regex != new.topic_regex and (old.member_id in written or not change.is_conversion)
+    ]
     subscribed += [
         (member, "joined") for member in change.joined if state.rows.memberships[member.member_id].began == "joined"
     ]
