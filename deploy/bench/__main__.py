@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster import measure_executors
+from bench.cluster_facts import measure as measure_cluster_facts
 from bench.decode import measure_decode
 from bench.exporter import measure as measure_exporter
 from bench.history import measure as measure_history
@@ -56,6 +57,7 @@ def main() -> None:
         ),
         "sample": lambda _folder, options: measure_sample(positions=options.positions),
         "shards": lambda folder, options: measure_shards(folder, positions=options.positions),
+        "cluster-facts": lambda folder, options: measure_cluster_facts(folder, topics=options.topics),
         "views": lambda folder, options: measure_views(
             load_config(None, {}, {}),
             folder,
@@ -87,6 +89,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=5_000, help="number of real partitions")
     parser.add_argument("--groups-each", type=int, default=10, help="groups that commit to each of them")
     parser.add_argument("--positions", type=int, default=1_008_000, help="positions (group, partition) of a sample")
+    parser.add_argument("--topics", type=int, default=10_000, help="topics of the cluster that is sampled")
     parser.add_argument("--a-second", type=int, default=1_000, help="commits that are written meanwhile")
     parser.add_argument("--on-cluster", action="store_true", help="on three brokers, which can open more files")
     parser.add_argument("--minutes", type=float, default=10, help="for how long")

@@ -117,7 +117,7 @@ class Demo:
 
     def _heard(self, line: str) -> None:
         """Handle a line of the pipeline's output: a finished batch or a status."""
-        if not line.startswith(("batch ", "history batch ", "log-offsets batch ", "lag batch ")):
+        if not line.startswith(("batch ", "history batch ", "log-offsets batch ", "cluster batch ", "lag batch ")):
             self.screen.status(line)
             return
         self.screen.batch(line)

@@ -3,12 +3,13 @@
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
     or brokers' groups --poll----> the same tables, with `source = "admin"`
     offset_commits + brokers --log-offsets-> log_offsets
+    brokers --cluster-> brokers, topics, topic_partitions, topic_configs, cluster_info
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
     all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
 `recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`. Only `jobs_for` decides
-which jobs a cluster has by its setting `source`.
+which jobs a cluster has by its settings.
 """
 
 from __future__ import annotations
@@ -128,6 +129,14 @@ LOG_OFFSETS = Job(
     writes=("log_offsets",),
     module="grouptrail.log_offsets.job",
 )
+CLUSTER = Job(
+    name="cluster",
+    about="samples the cluster's brokers, topics, partitions and settings of topics, and writes what has changed",
+    reads=(),
+    writes=("brokers", "topics", "topic_partitions", "topic_configs", "cluster_info"),
+    module="grouptrail.cluster_facts.job",
+    resumes_from_tables=True,
+)
 HISTORY = Job(
     name="history",
     about="reconstructs each group's generations, states, members, ownership and rebalances from its records",
@@ -157,10 +166,12 @@ LAG = Job(
     publishes_lag=True,
 )
 
-JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, HISTORY, LAG)
+JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, CLUSTER, HISTORY, LAG)
 
 
 def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
-    """Return the jobs of a cluster, in the order data flows: those named, or all."""
+    """Return the jobs of a cluster, in the order data flows: those named, or all that the settings leave enabled."""
     jobs = (POLL if job is DECODE and not config.reads_topic else job for job in JOBS)
-    return tuple(job for job in jobs if not names or job.name in names)
+    if names:
+        return tuple(job for job in jobs if job.name in names)
+    return tuple(job for job in jobs if job is not CLUSTER or config.cluster_facts.enabled)

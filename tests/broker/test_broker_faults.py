@@ -305,7 +305,7 @@ def test_run_disk_full_exits_with_one_line_and_next_run_lands_all_records(
 
 @pytest.mark.full
 def test_run_disk_full_restarts_its_jobs_until_there_is_room(small: Broker, tmp_path: Path) -> None:
-    """All four jobs, in one process that nobody restarts."""
+    """All jobs, in one process that nobody restarts."""
     folder = tmp_path / "disk"
     load_old(small.bootstrap, groups(3)[0], 5_000)
     with little_disk(folder, "300k"):

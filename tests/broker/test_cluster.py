@@ -1,4 +1,4 @@
-"""All four jobs by spark-submit on a real Spark cluster, whose Python has only what the submission brings."""
+"""All jobs by spark-submit on a real Spark cluster, whose Python has only what the submission brings."""
 
 from __future__ import annotations
 

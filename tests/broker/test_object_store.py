@@ -1,4 +1,4 @@
-"""All four jobs, and what reads their tables, with the warehouse and the checkpoints in an S3 store."""
+"""All jobs, and what reads their tables, with the warehouse and the checkpoints in an S3 store."""
 
 from __future__ import annotations
 

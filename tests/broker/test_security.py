@@ -107,7 +107,7 @@ def assert_no_secret(*texts: str) -> None:
 
 
 def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config: Config, tmp_path: Path) -> None:
-    """All four jobs with the fewest ACLs, added one by one; DESCRIBE on the cluster is not among them."""
+    """All jobs with the fewest ACLs, added one by one; DESCRIBE on the cluster is not among them."""
     settings = tmp_path / "settings" / "grouptrail.toml"
     settings.parent.mkdir()
     settings.touch(0o600)

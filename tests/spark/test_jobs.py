@@ -39,7 +39,7 @@ def start_after_loss(context):
 '''
 
 
-def test_fifth_job_in_the_registry_is_run_and_recovered(
+def test_new_job_in_the_registry_is_run_and_recovered(
     spark: SparkSession, config: Config, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "count_commits"
@@ -52,7 +52,9 @@ def test_fifth_job_in_the_registry_is_run_and_recovered(
     table.ensure()
     table.append_rows([{"record_partition": 0, "record_offset": 1, "group_id": "billing"}])
     assert "count batch 0: 1 commits" in succeeded(cli(config, "run", "--job", "count", "--once"))
-    assert "not one of decode, log-offsets, history, lag, count" in cli(config, "run", "--job", "cuont").printed
+    assert (
+        "not one of decode, log-offsets, cluster, history, lag, count" in cli(config, "run", "--job", "cuont").printed
+    )
     assert "count: the next run begins where its tables end" in succeeded(cli(config, "recover", "--job", "count"))
 
 

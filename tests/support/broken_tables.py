@@ -11,6 +11,12 @@ from support.small_tables import at, lay
 RECORD = {"record_partition": 1, "record_offset": 5}
 OWNED = {"topic": "orders", "partition": 0, "member_id": "a", "is_open": False}
 PLACE = {"topic": "orders", "partition": 0}
+# Of one key: a row that ended before it was last seen, and two of the same time; one lacks what is never null.
+OVERLAPPING: list[dict[str, Any]] = [
+    {"valid_from": at(0), "valid_to": at(0), "last_seen_at": at(1)},
+    {"valid_from": at(-1), "valid_to": at(2), "is_open": None},
+    {"valid_from": at(-1), "is_open": False},
+]
 
 # Rows that violate every expectation of their table.
 BROKEN: dict[str, list[dict[str, Any]]] = {
@@ -97,6 +103,11 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {**PLACE, "status": None},
     ],
     "committed_offsets": [{**PLACE, "committed_offset": 1}, {**PLACE, "record_partition": None}],
+    "brokers": [{"port": 0, **row} for row in OVERLAPPING],
+    "topics": [{"topic": "orders", "created_at": at(1), **row} for row in OVERLAPPING],
+    "topic_partitions": [{**PLACE, "leader": -1, **row} for row in OVERLAPPING],
+    "topic_configs": [{"topic": "orders", **row} for row in OVERLAPPING],
+    "cluster_info": OVERLAPPING,
 }
 
 

@@ -62,6 +62,19 @@ def _progress(partition: int, commits: int, others: int, minute: float) -> dict[
     return {"record_partition": partition, "landed_at": at(minute), **counts}
 
 
+def _led(
+    partition: int, leader: int | None, isr: list[int], since: float, until: float | None = None
+) -> dict[str, Any]:
+    replicas = {
+        "leader_epoch": 3,
+        "replicas": [1, 2],
+        "isr": isr,
+        "offline": [node for node in (1, 2) if node not in isr],
+    }
+    times = {"valid_from": at(since), "valid_to": None if until is None else at(until)}
+    return {"topic": "orders", "partition": partition, "leader": leader, **replicas, **times}
+
+
 _ROWS: dict[str, Rows] = {
     "consumer_lag": [
         _lag("billing", 0, 0, "OK", 0),
@@ -132,6 +145,49 @@ _ROWS: dict[str, Rows] = {
         _rebalance(3, "member_left", 1),
         _rebalance(70, "member_left", 4),
     ],
+    "brokers": [
+        {"broker_id": 1, "host": "kafka-1", "port": 9092, "rack": "a", "is_controller": True, "valid_from": at(0)},
+        {"broker_id": 2, "host": "kafka-2", "port": 9092, "valid_from": at(0), "valid_to": at(5)},
+    ],
+    "topics": [
+        {
+            "topic": "orders",
+            "topic_id": "old",
+            "partition_count": 1,
+            "replication_factor": 2,
+            "is_internal": False,
+            "valid_from": at(0),
+            "valid_to": at(2),
+            "deleted_at": at(2),
+        },
+        {
+            "topic": "orders",
+            "topic_id": "new",
+            "partition_count": 3,
+            "replication_factor": 2,
+            "is_internal": False,
+            "valid_from": at(2),
+            "created_at": at(2),
+        },
+    ],
+    "topic_partitions": [
+        _led(0, 2, [1, 2], 2, 5),
+        _led(0, 1, [1], 5),
+        _led(1, 2, [2], 2, 5),
+        _led(1, None, [], 5),
+        _led(2, 1, [1, 2], 2),
+    ],
+    "topic_configs": [
+        {
+            "topic": "orders",
+            "cleanup_policy": "delete",
+            "retention_ms": 1000,
+            "retention_bytes": -1,
+            "min_insync_replicas": 1,
+            "valid_from": at(2),
+        },
+    ],
+    "cluster_info": [{"cluster_id": "x", "controller": 1, "valid_from": at(0)}],
     "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
 }
 
@@ -248,6 +304,17 @@ ASKED: dict[str, tuple[str, Rows]] = {
         "SELECT sampled_at, partition, lag, status FROM lag_around('billing', '2026-03-04T11:59:30Z', '90 seconds')",
         [{"sampled_at": "2026-03-04T12:00:00Z", "partition": 0, "lag": 0, "status": "OK"}],
     ),
+    "leaders_at": (
+        "SELECT topic, partition, leader, host, rack, leader_epoch, valid_from, valid_to "
+        "FROM leaders_at('2026-03-04T12:06:00Z') WHERE partition < 2 ORDER BY partition",
+        [
+            {
+                "topic": "orders", "partition": partition, "leader": leader, "host": host, "rack": rack,
+                "leader_epoch": 3, "valid_from": "2026-03-04T12:05:00Z", "valid_to": None,
+            }
+            for partition, leader, host, rack in ((0, 1, "kafka-1", "a"), (1, None, None, None))
+        ],
+    ),
     "members_at": (
         "SELECT member_id, instance_id, left_at FROM members_at('gone', '2026-03-04T12:04:00Z')",
         [{"member_id": "f", "instance_id": "i-1", "left_at": "2026-03-04T12:08:00Z"}],
@@ -342,6 +409,31 @@ ASKED: dict[str, tuple[str, Rows]] = {
         [
             {"partition": 0, "gaps": 1, "longer": False, "half": True, "without_owner_since": None},
             {"partition": 2, "gaps": 1, "longer": True, "half": False, "without_owner_since": "2026-03-04T12:02:00Z"},
+        ],
+    ),
+    "topics_at": (
+        "SELECT * FROM topics_at('2026-03-04T12:01:00Z') UNION ALL SELECT * FROM topics_at('2026-03-04T12:02:00Z')",
+        [
+            {
+                "topic": "orders", "topic_id": topic_id, "partition_count": count, "replication_factor": 2,
+                "is_internal": False, "cleanup_policy": policy, "retention_ms": retention, "retention_bytes": size,
+                "min_insync_replicas": least, "problem": None, "created_at": created, "deleted_at": deleted,
+            }
+            for topic_id, count, policy, retention, size, least, created, deleted in (
+                ("old", 1, None, None, None, None, None, "2026-03-04T12:02:00Z"),
+                ("new", 3, "delete", 1000, -1, 1, "2026-03-04T12:02:00Z", None),
+            )
+        ],
+    ),
+    "under_replicated": (
+        "SELECT topic, partition, leader, min_insync_replicas, is_below_min_isr, valid_from "
+        "FROM under_replicated('2026-03-04T12:06:00Z') ORDER BY partition",
+        [
+            {
+                "topic": "orders", "partition": partition, "leader": leader, "min_insync_replicas": 1,
+                "is_below_min_isr": leader is None, "valid_from": "2026-03-04T12:05:00Z",
+            }
+            for partition, leader in ((0, 1), (1, None))
         ],
     ),
     "vanished_groups": (

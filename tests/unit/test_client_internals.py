@@ -122,6 +122,9 @@ def test_requests_can_be_encoded() -> None:
         internals.describe_classic_groups_request(["billing"]),
         internals.describe_consumer_groups_request(["billing"]),
         internals.leader_epochs_request({("orders", 0): 7, ("other", 0): 1, ("orders", 1): 0}),
+        internals.metadata_request(None),
+        internals.metadata_request(["orders"]),
+        internals.topic_configs_request(["orders"], ["retention.ms"]),
         internals.fetch_request("orders", {0: 7}, partition_bytes=100, max_bytes=200, wait_ms=5),
     ]
     for request in requests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.jobs import DECODE, JOBS, POLL, jobs_for
+from grouptrail.jobs import CLUSTER, DECODE, JOBS, POLL, jobs_for
 
 # Tables written by commands: so far only by `grouptrail check`.
 NO_JOBS = {"check_results"}
@@ -31,4 +31,10 @@ def test_jobs_for_admin_source_poll_takes_the_place_and_the_name_of_decode() -> 
     assert jobs_for(ADMIN) == (POLL, *JOBS[1:])
     assert (POLL.name, POLL.writes) == (DECODE.name, DECODE.writes)
     assert (jobs_for(TOPIC, ["decode"]), jobs_for(ADMIN, ["decode"])) == ((DECODE,), (POLL,))
-    assert jobs_for(ADMIN, ("lag", "history")) == JOBS[2:]
+    assert [job.name for job in jobs_for(ADMIN, ("lag", "history"))] == ["history", "lag"]
+
+
+def test_jobs_for_cluster_switched_off_runs_only_if_named() -> None:
+    switched_off = Config(cluster_facts={"enabled": False})  # type: ignore[arg-type]
+    assert jobs_for(switched_off) == tuple(job for job in JOBS if job is not CLUSTER)
+    assert jobs_for(switched_off, ["cluster"]) == (CLUSTER,)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from grouptrail.config.model import AdminConfig, Config, DecodeConfig, HistoryConfig, LagConfig, LogOffsetsConfig
+from grouptrail.config.model import (
+    AdminConfig,
+    ClusterFactsConfig,
+    Config,
+    DecodeConfig,
+    HistoryConfig,
+    LagConfig,
+    LogOffsetsConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -13,6 +21,14 @@ class LogOffsetsSettings:
 
     log_offsets: LogOffsetsConfig
     reads_topic: bool
+
+
+@dataclass(frozen=True)
+class ClusterFactsSettings:
+    """Of the cluster job; `requests_per_second` limits its requests about single topics."""
+
+    cluster_facts: ClusterFactsConfig
+    requests_per_second: float
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,11 @@ def polling(config: Config) -> AdminConfig:
 def log_offsets(config: Config) -> LogOffsetsSettings:
     """Return the settings of the log-offsets job."""
     return LogOffsetsSettings(config.log_offsets, config.reads_topic)
+
+
+def cluster_facts(config: Config) -> ClusterFactsSettings:
+    """Return the settings of the cluster job."""
+    return ClusterFactsSettings(config.cluster_facts, config.admin.requests_per_second)
 
 
 def history(config: Config) -> HistorySettings:

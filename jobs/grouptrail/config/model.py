@@ -81,6 +81,15 @@ class LogOffsetsConfig(Section):
     """Request offsets of all partitions visible to the principal, not only of those with committed offsets."""
 
 
+class ClusterFactsConfig(Section):
+    """Samples of the cluster: brokers, topics, partitions and settings of topics."""
+
+    enabled: bool = True
+    """Run the job `cluster`, unless jobs are named."""
+    interval_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
+    """How often the cluster is sampled. Settings of topics are read every ten minutes, and when a topic is new."""
+
+
 class HistoryConfig(Section):
     """Inputs of the history job from outside the log."""
 
@@ -212,7 +221,7 @@ class MaintainConfig(Section):
     decoded_days: float = Field(default=0, ge=0, allow_inf_nan=False)
     """Retention of decoded records and of their batches; 0: forever. The newest record of each key is kept."""
     history_days: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """Retention of history rows that have ended; 0: forever."""
+    """Retention of rows of the history and of the cluster that have ended; 0: forever."""
     samples_days: float = Field(default=0, ge=0, allow_inf_nan=False)
     """Retention of log_offsets and consumer_lag; 0: forever."""
     check_results_days: float = Field(default=90, ge=0, allow_inf_nan=False)
@@ -236,6 +245,7 @@ class Config(Section):
     decode: DecodeConfig = Field(default_factory=DecodeConfig)
     admin: AdminConfig = Field(default_factory=AdminConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
+    cluster_facts: ClusterFactsConfig = Field(default_factory=ClusterFactsConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)
     exporter: ExporterConfig = Field(default_factory=ExporterConfig)

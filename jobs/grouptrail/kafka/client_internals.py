@@ -13,15 +13,17 @@ from typing import Any
 
 from kafka import IsolationLevel, TopicPartition
 from kafka import errors as client_errors
+from kafka.admin import ConfigResourceType
 from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignmentExecutor,
     StickyAssignorMemberMetadataV1,
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
-from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import FetchRequest, OffsetForLeaderEpochRequest
+from kafka.protocol.metadata import MetadataRequest
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
@@ -93,8 +95,8 @@ def stop_network_client(client: Any) -> None:
     client._net.stop()
 
 
-def send_to_node(admin: Any, node: int, request: Any) -> Any:
-    """Send a request to one broker and return its response.
+def send_to_node(admin: Any, node: int | None, request: Any) -> Any:
+    """Send a request to one broker (None: to any) and return its response.
 
     Missing: an argument `node_id` of the admin client's methods, which choose the brokers themselves.
     """
@@ -144,6 +146,26 @@ def cluster_metadata(admin: Any, topics: list[str] | None) -> Mapping[str, Any]:
     """
     metadata: Mapping[str, Any] = admin._manager.run(admin._get_cluster_metadata, topics)
     return metadata
+
+
+def metadata_request(topics: Collection[str] | None) -> Any:
+    """Return the request for brokers and topics (None: all that the principal may DESCRIBE); it creates no topic.
+
+    Missing: `describe_topics` also asks what the principal may do with each topic, and makes dictionaries of all.
+    """
+    named = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=topic) for topic in topics]
+    return MetadataRequest(
+        topics=named,
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+
+
+def topic_configs_request(topics: Iterable[str], keys: Collection[str]) -> Any:
+    """Return the request for some settings of topics. Missing: `describe_configs` hides errors of single topics."""
+    resources = [(ConfigResourceType.TOPIC, topic, list(keys)) for topic in topics]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=False)
 
 
 def group_coordinator(admin: Any, group_id: str) -> int:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from grouptrail.decode.schema import TABLES as DECODED
+from grouptrail.jobs import CLUSTER
 from grouptrail.maintenance.queries import Queries, SparkQueries
 from grouptrail.storage.positions import KEYS
 from grouptrail.storage.progress import PROGRESS, counted_records
@@ -28,13 +29,14 @@ SUMMARY = "maintain"
 _STAYS = "stays"
 _WHY_RECORDS = "processed into history, except the newest of each key"
 
-# The column that dates a history row; dependent tables come first, so that no row refers to a deleted one.
+# The column that dates a row that has ended; dependent tables come first, so that no row refers to a deleted one.
 _ENDED = {
     "rebalances": "at",
     "partition_ownership": "owned_until",
     "memberships": "left_at",
     "group_states": "ended_at",
     "generations": "ended_at",
+    **dict.fromkeys(CLUSTER.writes, "valid_to"),
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
 

@@ -1,0 +1,120 @@
+"""The job `cluster`: samples the cluster and writes the rows that have changed since the last sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from grouptrail.cluster_facts.changes import TableChanges
+from grouptrail.cluster_facts.sample import Sample
+from grouptrail.cluster_facts.sampler import Sampler
+from grouptrail.cluster_facts.state import OpenRows
+from grouptrail.console.progress import Log
+from grouptrail.jobs import CLUSTER, JobContext
+from grouptrail.kafka.cluster import Cluster
+from grouptrail.kafka.cluster_metadata import ClusterDescription
+from grouptrail.kafka.errors import ClusterError
+from grouptrail.memory import release_memory
+from grouptrail.spark.streams import read_ticks, start_query
+from grouptrail.storage.checkpoints import Start
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from grouptrail.config.job_settings import ClusterFactsSettings
+    from grouptrail.storage.following import Query
+    from grouptrail.storage.warehouse import Warehouse
+
+OUTDATED = (
+    "cluster: a broker answers what has changed since: nothing is written until another one answers; "
+    "check that its connection to the controller works"
+)
+_MOST_OUTDATED = 5
+
+
+def check(context: JobContext[ClusterFactsSettings]) -> None:
+    """Raise unless a broker answers and the warehouse can be written; runs before Spark is started."""
+    context.warehouse.check()
+    with Cluster(context.kafka) as cluster:
+        cluster.brokers()
+
+
+def start(context: JobContext[ClusterFactsSettings]) -> Query:
+    """Start the query. In: the brokers' descriptions of the cluster; out: the tables of `cluster_facts.sample`."""
+    warehouse, settings = context.warehouse, context.settings
+    warehouse.ensure(CLUSTER.writes)
+    checkpoint = warehouse.checkpoint(CLUSTER.name)
+    checkpoint.open(())  # it may be older than the tables: a sample is compared with these
+    cluster = ClusterDescription(context.kafka, settings.requests_per_second)
+    sampling = Sampling(warehouse, Sampler(cluster), app=checkpoint.query_id, log=context.log)
+    return start_query(
+        read_ticks(warehouse.session),
+        checkpoint.query_name,
+        checkpoint.folder,
+        process=sampling.process,
+        once=context.once,
+        every_seconds=settings.cluster_facts.interval_seconds,
+    )
+
+
+def start_after_loss(_context: JobContext[ClusterFactsSettings]) -> Start:
+    """Return no position to start from: the first sample is compared with the tables."""
+    return {}
+
+
+class Sampling:
+    """Takes a sample for each micro-batch and writes what it changes; the micro-batch's rows are ignored.
+
+    A batch that is repeated takes a new sample and compares it with what was written. Brokers that do not answer end
+    nothing: the log has one line, and the next sample asks again.
+    """
+
+    def __init__(self, warehouse: Warehouse, sampler: Sampler, *, app: Callable[[], str], log: Log) -> None:
+        self._warehouse = warehouse
+        self._sampler = sampler
+        self._app = app
+        self._log = log
+        self._rows: OpenRows | None = None
+        self._problems: tuple[str, ...] = ()
+        self._outdated = 0
+
+    def process(self, _tick: DataFrame, batch: int) -> None:
+        """Take one sample."""
+        started = time.monotonic()
+        rows = self._rows if self._rows is not None else OpenRows(self._warehouse, self._app)
+        self._rows = None  # read again from the tables if this fails halfway
+        sample = self._sample(rows)
+        if sample is not None:
+            changes = rows.update(sample)
+            if changes:
+                self._log(summary(batch, changes, time.monotonic() - started))
+        self._rows = rows
+        del sample
+        release_memory(after_seconds=time.monotonic() - started)
+
+    def _sample(self, rows: OpenRows) -> Sample | None:
+        """Return a sample to write; None if there is none, which is logged."""
+        try:
+            sample = self._sampler.sample(rows.tables)
+        except ClusterError as error:
+            self._log_new((str(error),))
+            return None
+        # An epoch that stays lower was set back, as when a cluster is restored.
+        is_outdated = rows.is_outdated(sample) and self._outdated < _MOST_OUTDATED
+        self._outdated = self._outdated + 1 if is_outdated else 0
+        self._log_new((OUTDATED,) if is_outdated else sample.problems)
+        return None if is_outdated else sample
+
+    def _log_new(self, problems: tuple[str, ...]) -> None:
+        """Log the problems that the sample before did not have."""
+        for problem in problems:
+            if problem not in self._problems:
+                self._log(problem if problem.startswith("cluster: ") else f"cluster: {problem}")
+        self._problems = problems
+
+
+def summary(batch: int, changes: Mapping[str, TableChanges], seconds: float) -> str:
+    """Return the log line of a batch: how many rows of each table ended and began."""
+    counts = ", ".join(f"{name} -{changed.ended:,} +{changed.began:,}" for name, changed in changes.items())
+    return f"cluster batch {batch}: {counts} in {seconds:.1f} s"

@@ -1,0 +1,73 @@
+"""What one sample of a cluster says, by table. This module imports neither a Kafka client nor Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+
+from grouptrail.storage.schema import table_schema
+
+BROKERS, TOPICS, PARTITIONS, CONFIGS, CLUSTER_INFO = TABLES = (
+    "brokers",
+    "topics",
+    "topic_partitions",
+    "topic_configs",
+    "cluster_info",
+)
+"""The tables, in the order in which they are written: with `cluster_info` a sample is written whole."""
+
+KEYS: Mapping[str, tuple[str, ...]] = {
+    BROKERS: ("broker_id",),
+    TOPICS: ("topic",),
+    PARTITIONS: ("topic", "partition"),
+    CONFIGS: ("topic",),
+    CLUSTER_INFO: (),
+}
+"""What identifies a row among those that are valid at a time."""
+
+_OF_INTERVAL = ("valid_from", "valid_to", "last_seen_at", "is_open", "open_bucket")
+_OF_LIFE = ("created_at", "deleted_at")
+
+OPEN_SCHEMAS: Mapping[str, pa.Schema] = {
+    name: table_schema(name, without=("cluster", "valid_to", "last_seen_at", "is_open", "deleted_at"))
+    for name in TABLES
+}
+"""The columns of open rows, which are kept in memory."""
+
+OBSERVED_SCHEMAS: Mapping[str, pa.Schema] = {
+    name: table_schema(name, without=("cluster", *_OF_INTERVAL, *_OF_LIFE)) for name in TABLES
+}
+"""The columns that brokers answer."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The rows of a table in a sample, with its columns `OBSERVED_SCHEMAS`, one for each key.
+
+    `unanswered` are topics of which the sample says nothing, neither what they are nor that they are gone. They are
+    exceptions if `is_whole`; otherwise few topics were asked for.
+    """
+
+    rows: pa.Table
+    unanswered: Collection[str] = ()
+    is_whole: bool = True
+
+
+@dataclass(frozen=True)
+class LastSeen:
+    """When a sample last was about a whole table, and of which topics it said nothing."""
+
+    at: datetime
+    unanswered: Collection[str] = ()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What brokers answered at a time; tables of which they said nothing are missing. `problems` are log lines."""
+
+    at: datetime
+    tables: Mapping[str, Observation] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,210 @@
+"""The job `cluster` on a real Kafka, compared with other clients' description of the cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
+from confluent_kafka.admin import (
+    ResourceType as ConfigResourceType,
+)
+from kafka import KafkaAdminClient
+from kafka.admin import (
+    ACL,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ResourcePattern,
+    ResourceType,
+)
+
+from grouptrail.cluster_facts import sampler as of_sampler
+from grouptrail.cluster_facts.job import Sampling
+from grouptrail.cluster_facts.sample import BROKERS, CLUSTER_INFO, CONFIGS, PARTITIONS, TABLES, TOPICS
+from grouptrail.cluster_facts.sampler import Sampler
+from grouptrail.config import Config, load_config
+from grouptrail.kafka.cluster import DESCRIBE_DENIED
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED, ClusterDescription
+from grouptrail.runtime.warehouses import warehouse_of
+from servers.kafka import Broker
+from support import landed
+from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that
+
+URL_SAFE = str.maketrans("+/", "-_")  # base64 as Kafka prints it, of librdkafka's
+
+
+@pytest.fixture
+def admin(broker: Broker) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
+
+
+@pytest.fixture
+def topic(admin: AdminClient) -> Iterator[str]:
+    name = f"orders-{uuid.uuid4().hex[:8]}"
+    create(admin, name)
+    yield name
+    if name in admin.list_topics(timeout=PATIENCE_SECONDS).topics:
+        delete(admin, name)
+
+
+def done(answers: dict[Any, Future[Any]]) -> None:
+    for answer in answers.values():
+        answer.result(PATIENCE_SECONDS)
+
+
+def create(admin: AdminClient, name: str) -> None:
+    done(admin.create_topics([NewTopic(name, 3, 1, config={"retention.ms": "3600000"})]))
+    await_that(lambda: name in admin.list_topics(timeout=PATIENCE_SECONDS).topics)
+
+
+def delete(admin: AdminClient, name: str) -> None:
+    done(admin.delete_topics([name]))
+    await_that(lambda: name not in admin.list_topics(timeout=PATIENCE_SECONDS).topics)
+
+
+def revoke(broker: Broker, user: str, topic: str) -> None:
+    on = ResourcePattern(ResourceType.TOPIC, topic, ACLResourcePatternType.LITERAL)
+    right = ACL(f"User:{user}", "*", ACLOperation.DESCRIBE, ACLPermissionType.ALLOW, on)
+    with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
+        admin.delete_acls([right])
+
+
+class Job:
+    """The job, sampled when a test wants it; `lines` is its log."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.lines: list[str] = []
+        self.cluster = ClusterDescription(config.kafka_settings(), requests_per_second=100)
+        warehouse = warehouse_of(config)
+        warehouse.ensure(TABLES)
+        self._sampling = Sampling(warehouse, Sampler(self.cluster), app=lambda: "app", log=self.lines.append)
+
+    def sample(self) -> None:
+        self._sampling.process(None, batch=0)  # type: ignore[arg-type]
+
+    def valid(self, table: str) -> list[dict[str, Any]]:
+        return [row for row in landed.rows(self.config, table) if row["is_open"]]
+
+    def of(self, table: str, topic: str) -> list[dict[str, Any]]:
+        """Return all rows of a topic in their order."""
+        rows = [row for row in landed.rows(self.config, table) if row["topic"] == topic]
+        return sorted(rows, key=lambda row: (row["valid_from"], row.get("partition", 0)))
+
+
+@pytest.fixture
+def job(config: Config, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """The job, which reads all settings with each sample."""
+    monkeypatch.setattr(of_sampler, "CONFIG_SECONDS", 0)
+    job = Job(config)
+    yield job
+    job.cluster.close()
+
+
+def test_cluster_job_tables_match_librdkafka(job: Job, admin: AdminClient, topic: str) -> None:
+    job.sample()
+    described = admin.describe_cluster().result(PATIENCE_SECONDS)
+    assert {(row["broker_id"], row["host"], row["port"], row["rack"]) for row in job.valid(BROKERS)} == {
+        (node.id, node.host, node.port, node.rack) for node in described.nodes
+    }
+    [info] = job.valid(CLUSTER_INFO)
+    assert (info["cluster_id"], info["problem"]) == (described.cluster_id, None)
+    assert {"metadata.version", "group.version"} <= {feature["name"] for feature in info["features"]}
+    listed = admin.list_topics(timeout=PATIENCE_SECONDS).topics
+    topics = admin.describe_topics(TopicCollection(list(listed)))
+    expected = {name: answer.result(PATIENCE_SECONDS) for name, answer in topics.items()}
+    assert {
+        row["topic"]: (row["topic_id"], row["partition_count"], row["is_internal"]) for row in job.valid(TOPICS)
+    } == {
+        name: (str(one.topic_id).translate(URL_SAFE).rstrip("="), len(one.partitions), one.is_internal)
+        for name, one in expected.items()
+    }
+    assert sorted(
+        (row["topic"], row["partition"], row["leader"], *row["replicas"], *row["isr"])
+        for row in job.valid(PARTITIONS)
+    ) == sorted(
+        (name, at.id, at.leader.id, *(node.id for node in at.replicas), *(node.id for node in at.isr))
+        for name, one in expected.items()
+        for at in one.partitions
+    )
+    for row in job.valid(CONFIGS):
+        resource = ConfigResource(ConfigResourceType.TOPIC, row["topic"])
+        settings = admin.describe_configs([resource])[resource].result(PATIENCE_SECONDS)
+        for key, column in of_sampler.COLUMN_OF.items():
+            value = row[column]
+            assert (str(value).lower() if isinstance(value, bool) else str(value)) == settings[key].value, key
+    assert job.lines[0].startswith("cluster batch 0: brokers -0 +1")
+
+
+def test_cluster_job_topic_created_changed_recreated_and_deleted_has_each_as_a_row(
+    job: Job, admin: AdminClient
+) -> None:
+    name = f"audit-{uuid.uuid4().hex[:8]}"
+    job.sample()
+    create(admin, name)
+    job.sample()
+    entry = ConfigEntry("retention.ms", "60000", incremental_operation=AlterConfigOpType.SET)
+    done(
+        admin.incremental_alter_configs([ConfigResource(ConfigResourceType.TOPIC, name, incremental_configs=[entry])])
+    )
+    done(admin.create_partitions([NewPartitions(name, 4)]))
+    await_that(lambda: len(admin.list_topics(name, timeout=PATIENCE_SECONDS).topics[name].partitions) == 4)
+    job.sample()
+    versions = [table.open().version() for table in warehouse_of(job.config).tables(TABLES)]  # type: ignore[union-attr]
+    job.sample()
+    assert [table.open().version() for table in warehouse_of(job.config).tables(TABLES)] == versions  # type: ignore[union-attr]
+    delete(admin, name)
+    create(admin, name)
+    job.sample()
+    delete(admin, name)
+    job.sample()
+    topics = job.of(TOPICS, name)
+    assert [row["partition_count"] for row in topics] == [3, 4, 3]
+    assert [row["valid_to"] for row in topics[:-1]] == [row["valid_from"] for row in topics[1:]]
+    first, second, recreated = topics
+    assert first["topic_id"] == second["topic_id"] != recreated["topic_id"]
+    assert first["created_at"] == second["created_at"] == first["valid_from"]
+    assert (first["deleted_at"], second["deleted_at"]) == (None, recreated["created_at"])
+    assert recreated["deleted_at"] == recreated["valid_to"] is not None
+    assert [row["retention_ms"] for row in job.of(CONFIGS, name)] == [3_600_000, 60_000, 3_600_000]
+    assert {row["is_open"] for row in (*job.of(CONFIGS, name), *job.of(PARTITIONS, name))} == {False}
+    assert len(job.of(PARTITIONS, name)) == 4
+
+
+def test_cluster_job_rights_granted_and_revoked_is_ignorant_but_not_wrong(
+    broker: Broker, config: Config, topic: str
+) -> None:
+    """A principal that sees one topic, then its settings, then nothing: nothing is deleted."""
+    settings = {"warehouse": config.warehouse, "cluster": "test"}
+    job = Job(load_config(None, settings, as_reader(broker)))
+    broker.allow("reader", "DESCRIBE", "TOPIC", topic)
+    await_that(lambda: topic in set(job.cluster.metadata().topics["topic"].to_pylist()))
+    job.sample()
+    assert [row["topic"] for row in job.valid(TOPICS)] == [topic]
+    assert job.of(CONFIGS, topic)[0]["problem"] == CONFIGS_DENIED
+    [info] = job.valid(CLUSTER_INFO)
+    assert (info["controller"], info["problem"]) == (None, QUORUM_DENIED)
+    assert [row["is_controller"] for row in job.valid(BROKERS)] == [None]
+    assert f"cluster: settings of topics are unknown: {CONFIGS_DENIED}: {topic!r}" in job.lines
+    assert f"cluster: the controller is unknown: {QUORUM_DENIED}" in job.lines
+    brokers, never_there = [row["broker_id"] for row in job.valid(BROKERS)], f"{topic}-never-there"
+    assert job.cluster.unlisted([never_there], brokers) == {never_there: DESCRIBE_DENIED}
+    revoke(broker, "reader", topic)
+    await_that(lambda: not len(job.cluster.metadata().topics))
+    job.sample()
+    assert [row["topic"] for row in job.valid(TOPICS)] == [topic]
+    assert f"cluster: topics keep their last rows: {DESCRIBE_DENIED}: {topic!r}" in job.lines
+    job.cluster.close()

@@ -1,0 +1,111 @@
+"""A cluster in memory that answers what the job `cluster` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+from grouptrail.kafka.cluster import DESCRIBE_DENIED
+from grouptrail.kafka.cluster_metadata import ClusterMetadata, metadata_of
+
+DEFAULTS = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "segment.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "message.timestamp.type": "CreateTime",
+    "min.insync.replicas": "1",
+    "remote.storage.enable": "false",
+    "local.retention.ms": "-2",
+    "local.retention.bytes": "-2",
+}
+
+
+def partition(number: int, **more: Any) -> SimpleNamespace:
+    """Return a partition as a metadata response has it."""
+    replicas = {"replica_nodes": [1, 2], "isr_nodes": [1, 2], "offline_replicas": []}
+    led = {"error_code": 0, "partition_index": number, "leader_id": 1, "leader_epoch": 0}
+    return SimpleNamespace(**(led | replicas | more))
+
+
+@dataclass(frozen=True)
+class FakeTopic:
+    """A topic; `error_code` is that of its metadata."""
+
+    topic_id: Any
+    partitions: tuple[Any, ...]
+    error_code: int = 0
+    is_internal: bool = False
+
+
+@dataclass
+class FakeCluster:
+    """Its public attributes are what it answers. `down` raises from every request, `failing` by a request's name.
+
+    `hidden` topics are there, but the principal may not DESCRIBE them; `asked` are the topics of each request for
+    settings.
+    """
+
+    topics: dict[str, FakeTopic] = field(default_factory=dict)
+    configs: dict[str, dict[str, str | None] | str | None] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    brokers: list[Any] = field(
+        default_factory=lambda: [
+            SimpleNamespace(node_id=node, host=f"kafka-{node}", port=9092, rack=None) for node in (1, 2)
+        ]
+    )
+    leader: int | str | None = 1
+    levels: list[dict[str, Any]] | None = field(default_factory=lambda: [{"name": "group.version", "level": 1}])
+    down: Exception | None = None
+    failing: dict[str, Exception] = field(default_factory=dict)
+    asked: list[list[str]] = field(default_factory=list)
+
+    def create(self, name: str, partitions: int = 1, **more: Any) -> None:
+        """Create a topic, whose partitions are all led by broker 1."""
+        self.topics[name] = FakeTopic(uuid4(), tuple(partition(number) for number in range(partitions)), **more)
+
+    def lead(self, name: str, **led: Any) -> None:
+        """Change partition 0 of a topic."""
+        topic = self.topics[name]
+        self.topics[name] = replace(topic, partitions=(partition(0, **led), *topic.partitions[1:]))
+
+    def metadata(self) -> ClusterMetadata:
+        self._raise("metadata")
+        topics = [
+            SimpleNamespace(name=name, **vars(topic))
+            for name, topic in self.topics.items()
+            if name not in self.hidden
+        ]
+        response = SimpleNamespace(cluster_id="x", controller_id=2, brokers=self.brokers, topics=topics)
+        return metadata_of(response)
+
+    def unlisted(self, topics: Collection[str], brokers: Collection[int]) -> dict[str, str | None]:
+        self._raise("unlisted")
+        assert set(brokers) == {one.node_id for one in self.brokers}
+        return {name: DESCRIBE_DENIED if name in self.hidden else None for name in topics}
+
+    def quorum_leader(self) -> int | str | None:
+        self._raise("quorum_leader")
+        return self.leader
+
+    def features(self) -> list[dict[str, Any]] | None:
+        self._raise("features")
+        return self.levels
+
+    def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        self._raise("topic_configs")
+        self.asked.append(sorted(topics))
+        for name in sorted(topics):
+            settings = self.configs.get(name, DEFAULTS)
+            yield name, {key: settings.get(key) for key in keys} if isinstance(settings, dict) else settings
+
+    def close(self) -> None:
+        pass
+
+    def _raise(self, request: str) -> None:
+        if error := self.down or self.failing.get(request):
+            raise error

@@ -1,0 +1,217 @@
+"""Samples of a cluster: what brokers answer, and of what a sample says nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from grouptrail.cluster_facts.sample import (
+    BROKERS,
+    CLUSTER_INFO,
+    CONFIGS,
+    OPEN_SCHEMAS,
+    PARTITIONS,
+    TABLES,
+    TOPICS,
+    Sample,
+)
+from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, Sampler
+from grouptrail.kafka.cluster import DESCRIBE_DENIED
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED
+from grouptrail.kafka.errors import KafkaUnreachableError
+from support.fake_cluster import DEFAULTS, FakeCluster, partition
+
+LOST = KafkaUnreachableError("kafka-1:9092 no longer answers")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def cluster() -> FakeCluster:
+    cluster = FakeCluster()
+    cluster.create("orders", 2)
+    return cluster
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def sampler(cluster: FakeCluster, clock: Clock) -> Sampler:
+    return Sampler(cluster, monotonic=clock)
+
+
+def nothing() -> dict[str, pa.Table]:
+    return {name: OPEN_SCHEMAS[name].empty_table() for name in TABLES}
+
+
+def known(sample: Sample) -> dict[str, pa.Table]:
+    """Return the open rows after a first sample, as far as a sampler looks at them."""
+    return nothing() | {
+        name: pa.Table.from_pylist(observation.rows.to_pylist(), OPEN_SCHEMAS[name])
+        for name, observation in sample.tables.items()
+    }
+
+
+def rows(sample: Sample, table: str) -> list[dict[str, Any]]:
+    return sample.tables[table].rows.to_pylist()
+
+
+def test_sample_first_has_rows_of_every_table(cluster: FakeCluster, sampler: Sampler) -> None:
+    sample = sampler.sample(nothing())
+    assert sample.problems == ()
+    assert rows(sample, BROKERS)[0] == {
+        "broker_id": 1, "host": "kafka-1", "port": 9092, "rack": None, "is_controller": True,
+    }  # fmt: skip
+    [topic] = rows(sample, TOPICS)
+    assert (topic["topic"], topic["partition_count"], topic["replication_factor"]) == ("orders", 2, 2)
+    assert len(topic["topic_id"]) == 22
+    assert [row["partition"] for row in rows(sample, PARTITIONS)] == [0, 1]
+    [settings] = rows(sample, CONFIGS)
+    assert (settings["retention_ms"], settings["remote_storage_enable"], settings["problem"]) == (
+        604_800_000,
+        False,
+        None,
+    )
+    assert rows(sample, CLUSTER_INFO) == [
+        {"cluster_id": "x", "controller": 1, "features": [{"name": "group.version", "level": 1}], "problem": None}
+    ]
+
+
+def test_sample_partition_without_leader_and_lists_in_order(cluster: FakeCluster, sampler: Sampler) -> None:
+    """A missing leader is a fact; the order of replicas in sync is none."""
+    cluster.lead(
+        "orders", error_code=5, leader_id=-1, replica_nodes=[2, 1], isr_nodes=[2, 1], offline_replicas=[2, 1]
+    )
+    row = rows(sampler.sample(nothing()), PARTITIONS)[0]
+    assert (row["leader"], row["replicas"], row["isr"], row["offline"]) == (None, [2, 1], [1, 2], [1, 2])
+
+
+@pytest.mark.parametrize("fault", ["topic", "partition", "empty"])
+def test_sample_topic_described_in_part_is_unanswered(cluster: FakeCluster, sampler: Sampler, fault: str) -> None:
+    first = known(sampler.sample(nothing()))
+    if fault == "topic":
+        cluster.create("orders", error_code=3)
+    elif fault == "partition":
+        cluster.lead("orders", error_code=72)
+    else:
+        cluster.create("orders", 0)
+    sample = sampler.sample(first)
+    assert [sample.tables[name].rows.num_rows for name in (TOPICS, PARTITIONS, CONFIGS)] == [0, 0, 0]
+    assert all("orders" in sample.tables[name].unanswered for name in (TOPICS, PARTITIONS, CONFIGS))
+    assert sample.problems[0].startswith("topics keep their last rows: ")
+
+
+def test_sample_topic_missing_is_gone_only_if_brokers_say_so(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.create("audit")
+    cluster.create("billing")
+    first = known(sampler.sample(nothing()))
+    del cluster.topics["audit"]
+    cluster.hidden = {"billing"}
+    sample = sampler.sample(first)
+    assert set(sample.tables[TOPICS].unanswered) == {"billing"}
+    assert sample.problems == (f"topics keep their last rows: {DESCRIBE_DENIED}: 'billing'",)
+    cluster.failing = {"unlisted": LOST}
+    assert set(sampler.sample(first).tables[TOPICS].unanswered) == {"audit", "billing"}
+
+
+def test_sample_controller_unknown_says_why(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.leader = QUORUM_DENIED
+    sample = sampler.sample(nothing())
+    assert rows(sample, CLUSTER_INFO)[0]["problem"] == QUORUM_DENIED
+    assert {row["is_controller"] for row in rows(sample, BROKERS)} == {None}
+    assert sample.problems == (f"the controller is unknown: {QUORUM_DENIED}",)
+
+
+def test_sample_controller_without_kraft_is_that_of_the_metadata(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.leader = None
+    sample = sampler.sample(nothing())
+    assert rows(sample, CLUSTER_INFO)[0]["controller"] == 2
+    assert [row["is_controller"] for row in rows(sample, BROKERS)] == [False, True]
+
+
+@pytest.mark.parametrize("request_", ["quorum_leader", "features"])
+def test_sample_controller_not_answered_leaves_what_is_known(
+    cluster: FakeCluster, sampler: Sampler, request_: str
+) -> None:
+    first = sampler.sample(nothing())
+    cluster.failing = {request_: LOST}
+    sample = sampler.sample(known(first))
+    assert CLUSTER_INFO not in sample.tables
+    assert rows(sample, BROKERS) == rows(first, BROKERS)
+    assert sample.problems == (f"controller and features: {LOST}",)
+
+
+def test_sample_settings_are_read_when_new_and_every_ten_minutes(
+    cluster: FakeCluster, sampler: Sampler, clock: Clock
+) -> None:
+    first = known(sampler.sample(nothing()))
+    cluster.create("audit")
+    second = sampler.sample(first)
+    assert (rows(second, CONFIGS)[0]["topic"], second.tables[CONFIGS].is_whole) == ("audit", False)
+    assert set(second.tables[CONFIGS].unanswered) == {"orders"}
+    both = known(sampler.sample(nothing()))
+    clock.now = CONFIG_SECONDS - 1
+    assert not rows(sampler.sample(both), CONFIGS)
+    cluster.create("orders", 2)  # again, with another id
+    sampler.sample(both)
+    clock.now = CONFIG_SECONDS
+    assert sampler.sample(both).tables[CONFIGS].is_whole
+    assert cluster.asked == [["orders"], ["audit"], ["audit", "orders"], ["orders"], ["audit", "orders"]]
+
+
+def test_sample_settings_denied_say_so_and_other_errors_say_nothing(cluster: FakeCluster, sampler: Sampler) -> None:
+    for name in ("audit", "billing", "gone"):
+        cluster.create(name)
+    cluster.configs = {"audit": CONFIGS_DENIED, "billing": "NotControllerError", "gone": None}
+    sample = sampler.sample(nothing())
+    by_topic = {row["topic"]: row for row in rows(sample, CONFIGS)}
+    assert by_topic.keys() == {"audit", "orders"}
+    assert (by_topic["audit"]["problem"], by_topic["audit"]["retention_ms"]) == (CONFIGS_DENIED, None)
+    assert set(sample.tables[CONFIGS].unanswered) == {"billing", "gone"}
+    assert sample.problems == (
+        f"settings of topics are unknown: {CONFIGS_DENIED}: 'audit'",
+        "settings of topics are unknown: NotControllerError: 'billing'",
+    )
+
+
+def test_sample_settings_not_answered_are_asked_again(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.failing = {"topic_configs": LOST}
+    sample = sampler.sample(nothing())
+    assert (set(sample.tables[CONFIGS].unanswered), sample.tables[CONFIGS].is_whole) == ({"orders"}, False)
+    assert sample.problems == (f"settings of topics: {LOST}",)
+    cluster.failing = {}
+    assert sampler.sample(known(sample)).tables[CONFIGS].is_whole
+
+
+def test_sample_settings_that_brokers_lack_are_null(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.configs = {"orders": {key: value for key, value in DEFAULTS.items() if not key.startswith("local.")}}
+    [settings] = rows(sampler.sample(nothing()), CONFIGS)
+    assert (settings["local_retention_ms"], settings["problem"]) == (None, None)
+
+
+def test_sample_no_broker_answers_raises(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.down = LOST
+    with pytest.raises(KafkaUnreachableError):
+        sampler.sample(nothing())
+
+
+def test_metadata_old_brokers_lack_ids_and_epochs(cluster: FakeCluster, sampler: Sampler) -> None:
+    old = partition(0)
+    del old.leader_epoch, old.offline_replicas
+    cluster.create("orders")
+    topic = cluster.topics["orders"]
+    cluster.topics["orders"] = type(topic)(None, (old,))
+    sample = sampler.sample(nothing())
+    assert rows(sample, TOPICS)[0]["topic_id"] is None
+    assert (rows(sample, PARTITIONS)[0]["leader_epoch"], rows(sample, PARTITIONS)[0]["offline"]) == (None, [])
