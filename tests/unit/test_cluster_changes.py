@@ -184,12 +184,31 @@ def test_compare_unanswered_topic_keeps_its_rows(table: str) -> None:
     assert (gone["topic"], gone["last_seen_at"], gone["valid_to"]) == ("orders", minute(0), minute(2))
 
 
+def test_parts_many_changed_rows_are_written_by_bucket() -> None:
+    """A topic's rows are in one bucket, so that readers see them change at once."""
+    replayed = Replayed(PARTITIONS)
+    names = [f"topic-{number}" for number in range(20)]
+    first = replayed.sample(seen(PARTITIONS, *map(partition, names)))
+    assert [(len(rows), buckets) for rows, buckets in first.parts(5)] == [(20, [])]
+    kept = [partition(name, leader_epoch=int(number < 10)) for number, name in enumerate(names)]
+    changes = replayed.sample(seen(PARTITIONS, *kept, partition("new")))
+    [(rows, buckets)] = changes.parts(21)
+    assert (rows, buckets) == (changes.rows, sorted(set(changes.buckets[:10].tolist())))
+    parts = list(changes.parts(20))
+    assert len(parts) == len(set(changes.buckets.tolist()))
+    assert sum(len(rows) for rows, _ in parts) == 21
+    for rows, buckets in parts:
+        assert set(rows["open_bucket"].drop_null().to_pylist()) >= set(buckets)
+        assert bool(buckets) is bool(rows["open_bucket"].null_count)
+        assert len(buckets) <= 1
+
+
 def test_compare_broker_and_cluster_changes_end_one_row_and_begin_another() -> None:
     brokers = Replayed(BROKERS)
     broker = {"broker_id": 1, "host": "kafka-1", "port": 9092, "rack": None, "is_controller": True}
     brokers.sample(seen(BROKERS, broker, {**broker, "broker_id": 2, "is_controller": False}))
     changes = brokers.sample(seen(BROKERS, {**broker, "rack": "a"}))
-    assert (changes.ended, changes.began, changes.buckets) == (2, 1, {0})
+    assert (changes.ended, changes.began, changes.buckets.tolist()) == (2, 1, [0, 0, 0])
     info = Replayed(CLUSTER_INFO)
     known = {"cluster_id": "x", "controller": 1, "features": [{"name": "group.version", "level": 0}], "problem": None}
     info.sample(seen(CLUSTER_INFO, known))

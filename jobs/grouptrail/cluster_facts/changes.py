@@ -6,7 +6,7 @@ it that answered: `tests/unit/test_cluster_changes.py` replays them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,18 +30,29 @@ class TableChanges:
     """Changed rows of a table.
 
     `rows` have all its columns but the cluster: first `ended` rows that were open, then those that begin. `buckets`
-    are those of the ended rows. `open_rows` are valid now, with the columns `OPEN_SCHEMAS`.
+    has the bucket of each, of ended ones where they were. `open_rows` are valid now, with the columns `OPEN_SCHEMAS`.
     """
 
     rows: pa.Table
     ended: int
-    buckets: frozenset[int]
+    buckets: Places
     open_rows: pa.Table
 
     @property
     def began(self) -> int:
         """How many rows begin."""
         return len(self.rows) - self.ended
+
+    def parts(self, most_rows: int) -> Iterator[tuple[pa.Table, Collection[int]]]:
+        """Yield the rows to write at a time, with the buckets in which they replace rows.
+
+        They are all, or if there are more than `most_rows` those of each bucket, which has all rows of its topics.
+        """
+        are_many = self.ended and len(self.rows) > most_rows
+        for bucket in np.unique(self.buckets).tolist() if are_many else [None]:
+            chosen = np.ones(len(self.rows), np.bool_) if bucket is None else self.buckets == bucket
+            replaced = np.unique(self.buckets[: self.ended][chosen[: self.ended]])
+            yield self.rows.filter(pa.array(chosen)), replaced.tolist()
 
 
 def compare(
@@ -61,7 +72,7 @@ def compare(
     found = _found(open_rows, observed, KEYS[table])
     is_known = found >= 0
     changed = np.zeros(len(observed), np.bool_)
-    changed[is_known] = ~_same_rows(open_rows.take(found[is_known]), observed.filter(pa.array(is_known)))
+    changed[is_known] = ~_same_rows(open_rows, found[is_known], observed, is_known)
     ends = np.ones(len(open_rows), np.bool_)
     ends[found[is_known & ~changed]] = False
     ends &= ~_is_of(open_rows, seen.unanswered)
@@ -71,7 +82,7 @@ def compare(
     return TableChanges(
         rows=rows,
         ended=len(ended),
-        buckets=frozenset(pc.unique(ended["open_bucket"]).to_pylist()),
+        buckets=np.concatenate([one["open_bucket"].to_numpy().astype(np.int64) for one in (ended, began)]),
         open_rows=pa.concat_tables([open_rows.filter(pa.array(~ends)), began]).combine_chunks(),
     )
 
@@ -182,11 +193,15 @@ def _codes(one: pa.Table, other: pa.Table, key: Sequence[str]) -> tuple[Places, 
     return codes[: len(one)], codes[len(one) :]
 
 
-def _same_rows(before: pa.Table, after: pa.Table) -> Mask:
-    """Return whether rows at the same place have the same values in all columns that the second table has."""
-    same = np.ones(len(after), np.bool_)
-    for name in after.column_names:
-        same &= _same(before[name], after[name])
+def _same_rows(open_rows: pa.Table, places: Places, observed: pa.Table, is_known: Mask) -> Mask:
+    """Return whether open rows at these places have what the known ones of the observed rows have.
+
+    One column at a time: copies of whole tables would take several times the memory.
+    """
+    same = np.ones(len(places), np.bool_)
+    chosen = pa.array(is_known)
+    for name in observed.column_names:
+        same &= _same(open_rows[name].take(places), observed[name].filter(chosen))
     return same
 
 

@@ -24,6 +24,8 @@ from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.warehouse import Warehouse
 
 _ROWS_AT_A_TIME = 65_536
+# A merge takes some kilobytes for each of its rows.
+_ROWS_A_COMMIT = 10_000
 _BARELY_LATER = timedelta(milliseconds=1)
 
 
@@ -72,12 +74,13 @@ class OpenRows:
 
     def _write(self, name: str, changed: TableChanges) -> None:
         table = self._warehouse.table(name)
-        self._versions[name] += 1
-        once = Once(self._app, self._versions[name])
-        if changed.ended:
-            table.upsert(changed.rows, changed.buckets, once)
-        else:
-            table.append(changed.rows, once)
+        for rows, buckets in changed.parts(_ROWS_A_COMMIT):
+            self._versions[name] += 1
+            once = Once(self._app, self._versions[name])
+            if buckets:
+                table.upsert(rows, buckets, once)
+            else:
+                table.append(rows, once)
 
 
 def _in_order(sample: Sample) -> Iterator[tuple[str, Observation]]:
