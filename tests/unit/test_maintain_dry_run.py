@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from grouptrail.config import Config, MaintainConfig
+from grouptrail.jobs import CLUSTER as CLUSTER_JOB
 from grouptrail.maintenance import maintain
 from grouptrail.maintenance.queries import DeltaRsQueries
 from grouptrail.runtime.warehouses import warehouse_of
@@ -61,6 +62,15 @@ def test_dry_run_retention_counts_closed_rows_and_processed_records(config: Conf
     assert (late_rows["generations"], late_rows["rebalances"]) == ([4], [4])
     early = shown(config, at=WRITTEN, decoded_days=7, history_days=7, samples_days=7)
     assert {sum(rows) for rows in early.values()} == {0}
+
+
+def test_dry_run_retention_counts_rows_of_the_cluster_that_have_ended(config: Config) -> None:
+    row, ended = {"cluster": CLUSTER, "valid_from": NOON}, {"valid_to": NOON + timedelta(days=1)}
+    for name in CLUSTER_JOB.writes:
+        lay(config, name, row | ended, row | {"is_open": True, "open_bucket": 0})
+    for days, expected in ((9, 1), (7, 0)):
+        rows = shown(config, *CLUSTER_JOB.writes, at=NOON + timedelta(days=days), history_days=7)
+        assert rows == {name: [expected] for name in CLUSTER_JOB.writes}
 
 
 def test_dry_run_command_starts_no_jvm_and_prints_every_format(config: Config) -> None:
