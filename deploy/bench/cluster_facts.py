@@ -5,7 +5,9 @@ There is no Kafka: the responses are made up by another process, so that its mem
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -14,11 +16,11 @@ from uuid import UUID
 
 from kafka.protocol.metadata import MetadataResponse
 
-from bench.measure import PeakMemory, resident
 from grouptrail.cluster_facts.sample import TABLES, Sample
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.cluster_facts.state import OpenRows
 from grouptrail.kafka.cluster_metadata import ClusterMetadata, metadata_of
+from grouptrail.memory import KEPT_WITHIN_BATCHES, keep_memory_within_batches, release_memory
 from grouptrail.storage.warehouse import Warehouse
 
 _PARTITIONS = 10
@@ -29,38 +31,59 @@ _SAMPLES = {"first": 0, "unchanged": 0, "1 % changed": 100, "a broker lost": 4, 
 
 
 def measure(folder: Path, *, topics: int) -> dict[str, Any]:
-    """Return the seconds of each step of some samples, and the memory beyond that of the process before."""
+    """Return the processor time of each step of some samples, and the most memory beyond that before the sample."""
+    spawning = multiprocessing.get_context("spawn")
     for changed in set(_SAMPLES.values()):
-        writer = multiprocessing.get_context("spawn").Process(
-            target=_write_response, args=(folder / str(changed), topics, changed)
-        )
-        writer.start()
-        writer.join()
+        _run(spawning.Process(target=_write_response, args=(folder / str(changed), topics, changed)))
+    figures = folder / "figures.json"
+    os.environ.update(KEPT_WITHIN_BATCHES)
+    _run(spawning.Process(target=_measure, args=(folder, figures)))
+    measured: dict[str, Any] = json.loads(figures.read_text())
+    return {"partitions": topics * _PARTITIONS, **measured}
+
+
+def _run(process: Any) -> None:
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _measure(folder: Path, file: Path) -> None:
+    """Take the samples, in a process with the memory settings of `grouptrail run`."""
+    keep_memory_within_batches()
     warehouse = Warehouse(str(folder / "warehouse"), "bench")
     warehouse.ensure(TABLES)
     cluster = _FromFiles()
     sampler, rows = Sampler(cluster), OpenRows(warehouse, lambda: "bench")
-    before = resident(multiprocessing.current_process().pid or 0)
-    figures: dict[str, Any] = {"partitions": topics * _PARTITIONS}
-    with PeakMemory() as peak:
-        for name, changed in _SAMPLES.items():
-            cluster.file = folder / str(changed)
-            started = time.monotonic()
-            sample: Sample = sampler.sample(rows.tables)
-            sampled = time.monotonic()
-            changes = rows.update(sample)
-            counts = {table: (change.ended, change.began) for table, change in changes.items()}
-            written = time.monotonic()
-            figures[name] = {"sampled, s": round(sampled - started, 2), "written, s": round(written - sampled, 2)}
-            print(f"{name}: {figures[name]} {counts}", flush=True)
-            del sample, changes
-    figures["memory, MB"] = round((peak.bytes - before) / 1e6)
+    figures: dict[str, Any] = {}
+    for name, changed in _SAMPLES.items():
+        cluster.file = folder / str(changed)
+        before = _memory("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the most memory is counted from here on
+        started = time.process_time()
+        sample: Sample | None = sampler.sample(rows.tables)
+        assert sample is not None
+        sampled = time.process_time()
+        changes = rows.update(sample)
+        written = time.process_time()
+        figures[name] = {
+            "sampled, s": round(sampled - started, 2),
+            "written, s": round(written - sampled, 2),
+            "memory, MB": round((_memory("VmHWM") - before) / 1e3),
+        }
+        print(
+            f"{name}: {figures[name]}", {table: (one.ended, one.began) for table, one in changes.items()}, flush=True
+        )
+        sample, changes = None, {}
+        release_memory()
+        time.sleep(2)  # until delta-rs has returned its own
     figures["kept, MB"] = round(sum(table.nbytes for table in rows.tables.values()) / 1e6, 1)
-    started = time.monotonic()
-    OpenRows(warehouse, lambda: "bench")
-    figures["read at a start, s"] = round(time.monotonic() - started, 2)
-    print(figures, flush=True)
-    return figures
+    file.write_text(json.dumps(figures))
+
+
+def _memory(kind: str) -> int:
+    """Return the kilobytes of a line of /proc/self/status."""
+    return int(Path("/proc/self/status").read_text().split(f"{kind}:")[1].split()[0])
 
 
 class _FromFiles:

@@ -46,9 +46,9 @@ class TableChanges:
     def parts(self, most_rows: int) -> Iterator[tuple[pa.Table, Collection[int]]]:
         """Yield the rows to write at a time, with the buckets in which they replace rows.
 
-        They are all, or if there are more than `most_rows` those of each bucket, which has all rows of its topics.
+        They are all, or with more than `most_rows` open rows those of each bucket, which has all rows of its topics.
         """
-        are_many = self.ended and len(self.rows) > most_rows
+        are_many = self.ended and len(self.open_rows) > most_rows
         for bucket in np.unique(self.buckets).tolist() if are_many else [None]:
             chosen = np.ones(len(self.rows), np.bool_) if bucket is None else self.buckets == bucket
             replaced = np.unique(self.buckets[: self.ended][chosen[: self.ended]])

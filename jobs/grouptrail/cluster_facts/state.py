@@ -24,8 +24,8 @@ from grouptrail.storage.engines.engine import Once
 from grouptrail.storage.warehouse import Warehouse
 
 _ROWS_AT_A_TIME = 65_536
-# A merge takes some kilobytes for each of its rows.
-_ROWS_A_COMMIT = 10_000
+# A merge rewrites the open rows of its buckets, and takes a kilobyte for each.
+_OPEN_ROWS_A_MERGE = 20_000
 _BARELY_LATER = timedelta(milliseconds=1)
 
 
@@ -74,7 +74,7 @@ class OpenRows:
 
     def _write(self, name: str, changed: TableChanges) -> None:
         table = self._warehouse.table(name)
-        for rows, buckets in changed.parts(_ROWS_A_COMMIT):
+        for rows, buckets in changed.parts(_OPEN_ROWS_A_MERGE):
             self._versions[name] += 1
             once = Once(self._app, self._versions[name])
             if buckets:
