@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from kafka.protocol.admin import DescribeConfigsResponse
 from kafka.protocol.metadata import MetadataResponse
 
 from grouptrail.cluster_facts.sample import TABLES, Sample
-from grouptrail.cluster_facts.sampler import Sampler
+from grouptrail.cluster_facts.sampler import COLUMN_OF, Sampler
 from grouptrail.cluster_facts.state import OpenRows
-from grouptrail.kafka.cluster_metadata import ClusterMetadata, metadata_of
+from grouptrail.kafka.cluster_metadata import TOPICS_A_REQUEST, ClusterMetadata, metadata_of, settings_of
 from grouptrail.memory import KEPT_WITHIN_BATCHES, keep_memory_within_batches, release_memory
 from grouptrail.storage.warehouse import Warehouse
 
 _PARTITIONS = 10
 _BROKERS = 12
 _VERSION = 12
+_CONFIGS_VERSION = 4
+_CONFIGS = "settings"
 # What differs from the first response: partitions (one in so many) that have lost a replica.
 _SAMPLES = {"first": 0, "unchanged": 0, "1 % changed": 100, "a broker lost": 4, "the broker is back": 0}
 
@@ -35,6 +38,7 @@ def measure(folder: Path, *, topics: int) -> dict[str, Any]:
     spawning = multiprocessing.get_context("spawn")
     for changed in set(_SAMPLES.values()):
         _run(spawning.Process(target=_write_response, args=(folder / str(changed), topics, changed)))
+    _run(spawning.Process(target=_write_settings, args=(folder, topics)))
     figures = folder / "figures.json"
     os.environ.update(KEPT_WITHIN_BATCHES)
     _run(spawning.Process(target=_measure, args=(folder, figures)))
@@ -53,7 +57,7 @@ def _measure(folder: Path, file: Path) -> None:
     keep_memory_within_batches()
     warehouse = Warehouse(str(folder / "warehouse"), "bench")
     warehouse.ensure(TABLES)
-    cluster = _FromFiles()
+    cluster = _FromFiles(folder)
     sampler, rows = Sampler(cluster), OpenRows(warehouse, lambda: "bench")
     figures: dict[str, Any] = {}
     for name, changed in _SAMPLES.items():
@@ -71,9 +75,7 @@ def _measure(folder: Path, file: Path) -> None:
             "written, s": round(written - sampled, 2),
             "memory, MB": round((_memory("VmHWM") - before) / 1e3),
         }
-        print(
-            f"{name}: {figures[name]}", {table: (one.ended, one.began) for table, one in changes.items()}, flush=True
-        )
+        print(f"{name}: {figures[name]}", changes, flush=True)
         sample, changes = None, {}
         release_memory()
         time.sleep(2)  # until delta-rs has returned its own
@@ -87,9 +89,11 @@ def _memory(kind: str) -> int:
 
 
 class _FromFiles:
-    """A cluster whose metadata responses are files."""
+    """A cluster whose responses are files: that to the next request for metadata is `file`."""
 
-    file = Path()
+    def __init__(self, folder: Path) -> None:
+        self.file = folder
+        self._folder = folder
 
     def metadata(self) -> ClusterMetadata:
         return metadata_of(MetadataResponse.decode(self.file.read_bytes(), version=_VERSION))
@@ -97,14 +101,18 @@ class _FromFiles:
     def unlisted(self, topics: Collection[str], _brokers: Collection[int]) -> dict[str, str | None]:
         return dict.fromkeys(topics)
 
-    def quorum_leader(self) -> int:
+    def controller(self) -> int:
         return 1
+
+    def releases(self, brokers: Collection[int]) -> dict[int, tuple[str, None]]:
+        return dict.fromkeys(brokers, ("4.3", None))
 
     def features(self) -> None:
         return None
 
-    def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterator[tuple[str, dict[str, str]]]:
-        return ((topic, dict.fromkeys(keys, "1")) for topic in topics)
+    def topic_configs(self, _topics: Collection[str], _keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
+        for file in self._folder.glob(f"{_CONFIGS}-*"):
+            yield from settings_of(DescribeConfigsResponse.decode(file.read_bytes(), version=_CONFIGS_VERSION))
 
     def close(self) -> None:
         pass
@@ -134,7 +142,7 @@ def _write_response(file: Path, topics: int, changed: int) -> None:
     described = [
         kind(
             error_code=0,
-            name=f"team-{topic % 100}.some-service.events-{topic}",
+            name=_name(topic),
             topic_id=UUID(int=topic + 1),
             is_internal=False,
             partitions=[partition(topic, number) for number in range(_PARTITIONS)],
@@ -143,3 +151,22 @@ def _write_response(file: Path, topics: int, changed: int) -> None:
     ]
     response = MetadataResponse(brokers=brokers, cluster_id="bench", controller_id=1, topics=described)
     file.write_bytes(response.encode(version=_VERSION))
+
+
+def _write_settings(folder: Path, topics: int) -> None:
+    kind = DescribeConfigsResponse.DescribeConfigsResult
+    settings = [
+        kind.DescribeConfigsResourceResult(name=key, value="1", read_only=False, config_source=5, is_sensitive=False)
+        for key in COLUMN_OF
+    ]
+    for first in range(0, topics, TOPICS_A_REQUEST):
+        described = [
+            kind(error_code=0, resource_type=2, resource_name=_name(topic), configs=settings)
+            for topic in range(first, min(first + TOPICS_A_REQUEST, topics))
+        ]
+        response = DescribeConfigsResponse(results=described)
+        (folder / f"{_CONFIGS}-{first}").write_bytes(response.encode(version=_CONFIGS_VERSION))
+
+
+def _name(topic: int) -> str:
+    return f"team-{topic % 100}.some-service.events-{topic}"

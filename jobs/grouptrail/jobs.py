@@ -7,9 +7,9 @@
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
     all tables above       --lag-> consumer_lag, committed_offsets
 
-Each job is one structured-streaming query per cluster, with a checkpoint of its own. The runner, the command line and
-`recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`. Only `jobs_for` decides
-which jobs a cluster has by its settings.
+Each job is one query per cluster, of Spark or in a thread, with a checkpoint of its own. The runner, the command line
+and `recover` read this registry: a new job needs an entry in `JOBS` and a folder with a `job.py`. Only `jobs_for`
+decides which jobs a cluster has by its settings.
 """
 
 from __future__ import annotations

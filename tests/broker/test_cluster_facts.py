@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,9 +42,12 @@ from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED, ClusterDescription
 from grouptrail.runtime.warehouses import warehouse_of
-from servers.kafka import Broker
+from servers.kafka import VERSIONS, Broker
+from servers.kafka_cluster import KafkaCluster
 from support import landed
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that
+from support.landed import config_of
+from support.queries import asked
 
 URL_SAFE = str.maketrans("+/", "-_")  # base64 as Kafka prints it, of librdkafka's
 
@@ -94,7 +100,7 @@ class Job:
         self._sampling = Sampling(warehouse, Sampler(self.cluster), app=lambda: "app", log=self.lines.append)
 
     def sample(self) -> None:
-        self._sampling.process(None, batch=0)  # type: ignore[arg-type]
+        self._sampling.process(batch=0)
 
     def valid(self, table: str) -> list[dict[str, Any]]:
         return [row for row in landed.rows(self.config, table) if row["is_open"]]
@@ -147,6 +153,72 @@ def test_cluster_job_tables_match_librdkafka(job: Job, admin: AdminClient, topic
             value = row[column]
             assert (str(value).lower() if isinstance(value, bool) else str(value)) == settings[key].value, key
     assert job.lines[0].startswith("cluster batch 0: brokers -0 +1")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_cluster_job_names_the_release_and_the_feature_levels(version: str, tmp_path: Path) -> None:
+    with Broker(tmp_path / "kafka", version=version) as broker:
+        job = Job(config_of(broker.bootstrap, tmp_path / "warehouse"))
+        job.sample()
+        [broker_row], [info] = job.valid(BROKERS), job.valid(CLUSTER_INFO)
+        described = broker.tool(
+            "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", broker.bootstrap, "describe"
+        ).stdout
+        job.cluster.close()
+    assert broker_row["release_from"] == version.rpartition(".")[0]
+    assert broker_row["release_before"] is None or broker_row["release_before"] > broker_row["release_from"]
+    assert broker_row["is_controller"] is True
+    levels = {feature["name"]: feature["level"] for feature in info["features"]}
+    assert levels["metadata.version"] > 0
+    # Kafka's tool also lists features whose level is 0, and names some levels.
+    listed = dict(re.findall(r"Feature: (\S+).*FinalizedVersionLevel: (\S+)", described))
+    assert {name for name, level in listed.items() if level != "0"} == levels.keys()
+    assert all(listed[name] == str(level) for name, level in levels.items() if listed[name].isdigit())
+    assert job.lines == [line for line in job.lines if line.startswith("cluster batch 0: ")]
+
+
+def test_cluster_job_three_brokers_lose_one_and_then_their_quorum(tmp_path: Path) -> None:
+    with KafkaCluster(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "3"}) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+        def described() -> list[tuple[int, int, list[int], list[int]]]:
+            partitions = admin.list_topics("orders", timeout=PATIENCE_SECONDS).topics["orders"].partitions
+            return sorted((at.id, at.leader, at.replicas, sorted(at.isrs)) for at in partitions.values())
+
+        done(admin.create_topics([NewTopic("orders", 3, 3)]))
+        await_that(lambda: [len(isr) for *_, isr in described()] == [3, 3, 3])
+        job = Job(config_of(cluster.bootstrap, tmp_path / "warehouse"))
+
+        def sampled(view: str) -> list[tuple[int, int, list[int], list[int]]]:
+            query = f"SELECT partition, leader, replicas, isr FROM {view} WHERE topic = 'orders' ORDER BY partition"
+            return [tuple(row.values()) for row in asked(job.config, query)]  # type: ignore[misc]
+
+        def sampled_as_described(view: str) -> bool:
+            job.sample()
+            return sampled(view) == described()
+
+        await_that(lambda: sampled_as_described("leaders_at(now())"))
+        before, at = described(), datetime.now(UTC)
+        assert sampled("under_replicated(now())") == []
+        [controller] = {row["controller"] for row in job.valid(CLUSTER_INFO)}
+        lost = next(leader for _, leader, *_ in before)
+        cluster.brokers[lost - 1].kill()
+        await_that(lambda: all(leader != lost and lost not in isr for _, leader, _, isr in described()))
+        await_that(lambda: sampled_as_described("under_replicated(now())"))
+        assert sampled("leaders_at(now())") == described() != before
+        assert sampled(f"leaders_at('{at.isoformat()}')") == before
+        await_that(lambda: job.sample() or lost not in {row["broker_id"] for row in job.valid(BROKERS)})
+        [info] = job.valid(CLUSTER_INFO)
+        assert info["controller"] not in (None, lost)
+        assert (info["controller"] == controller) or controller == lost
+        leads, led = info["controller"], sampled("leaders_at(now())")
+        cluster.brokers[leads - 1].kill()
+        await_that(lambda: job.sample() or job.valid(CLUSTER_INFO)[0]["problem"] is not None)
+        assert job.valid(CLUSTER_INFO)[0]["controller"] is None
+        assert job.valid(CLUSTER_INFO)[0]["problem"] == of_sampler.CONTROLLER_UNANSWERED
+        assert f"cluster: the controller is unknown: {of_sampler.CONTROLLER_UNANSWERED}" in job.lines
+        assert sampled("leaders_at(now())") == led, "what brokers knew"
+        job.cluster.close()
 
 
 def test_cluster_job_topic_created_changed_recreated_and_deleted_has_each_as_a_row(

@@ -74,10 +74,10 @@ def test_cluster_job_each_engine_writes_the_same_rows(
     warehouse = replace(warehouse_of(config, spark), only=only)
     warehouse.ensure(TABLES)
     sampling = job.Sampling(warehouse, Sampler(cluster), app=lambda: "app", log=print)
-    sampling.process(None, batch=0)  # type: ignore[arg-type]
+    sampling.process(batch=0)
     cluster.lead("orders", leader_id=2, leader_epoch=1, isr_nodes=[2])
     cluster.create("audit")
-    sampling.process(None, batch=1)  # type: ignore[arg-type]
+    sampling.process(batch=1)
     rows: list[dict[str, Any]] = landed.rows(config, PARTITIONS)
     assert sorted((row["topic"], row["partition"], row["leader_epoch"], row["is_open"]) for row in rows) == [
         ("audit", 0, 0, True),

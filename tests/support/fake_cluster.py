@@ -58,7 +58,10 @@ class FakeCluster:
             SimpleNamespace(node_id=node, host=f"kafka-{node}", port=9092, rack=None) for node in (1, 2)
         ]
     )
-    leader: int | str | None = 1
+    leader: int | str = 1
+    announced: dict[int, tuple[str, str | None]] = field(
+        default_factory=lambda: {1: ("4.1", "4.2"), 2: ("4.3", None)}
+    )
     levels: list[dict[str, Any]] | None = field(default_factory=lambda: [{"name": "group.version", "level": 1}])
     down: Exception | None = None
     failing: dict[str, Exception] = field(default_factory=dict)
@@ -80,17 +83,20 @@ class FakeCluster:
             for name, topic in self.topics.items()
             if name not in self.hidden
         ]
-        response = SimpleNamespace(cluster_id="x", controller_id=2, brokers=self.brokers, topics=topics)
-        return metadata_of(response)
+        return metadata_of(SimpleNamespace(cluster_id="x", brokers=self.brokers, topics=topics))
 
     def unlisted(self, topics: Collection[str], brokers: Collection[int]) -> dict[str, str | None]:
         self._raise("unlisted")
         assert set(brokers) == {one.node_id for one in self.brokers}
         return {name: DESCRIBE_DENIED if name in self.hidden else None for name in topics}
 
-    def quorum_leader(self) -> int | str | None:
-        self._raise("quorum_leader")
+    def controller(self) -> int | str:
+        self._raise("controller")
         return self.leader
+
+    def releases(self, brokers: Collection[int]) -> dict[int, tuple[str, str | None]]:
+        self._raise("releases")
+        return {node: self.announced[node] for node in brokers if node in self.announced}
 
     def features(self) -> list[dict[str, Any]] | None:
         self._raise("features")

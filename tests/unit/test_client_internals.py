@@ -124,6 +124,7 @@ def test_requests_can_be_encoded() -> None:
         internals.leader_epochs_request({("orders", 0): 7, ("other", 0): 1, ("orders", 1): 0}),
         internals.metadata_request(None),
         internals.metadata_request(["orders"]),
+        internals.api_versions_request(),
         internals.topic_configs_request(["orders"], ["retention.ms"]),
         internals.fetch_request("orders", {0: 7}, partition_bytes=100, max_bytes=200, wait_ms=5),
     ]
@@ -179,3 +180,19 @@ def test_network_client_calls_back_before_and_after_a_failed_connection() -> Non
         assert failed == ["bootstrap-0"]
     finally:
         stop_network_client(client)
+
+
+@pytest.mark.parametrize(
+    ("newest", "expected"),
+    [
+        ({1: 10}, ("2.1", "2.2")),
+        ({1: 17, 2: 9}, ("3.9", "4.0")),
+        ({1: 18, 0: 13, 2: 10}, ("4.1", "4.2")),
+        ({35: 99, 2: 99}, ("4.3", None)),
+    ],
+)
+def test_kafka_release_is_framed_by_the_newest_versions(newest: dict[int, int], expected: tuple[str, str]) -> None:
+    """Also of brokers that no longer support the oldest ones."""
+    keys = [SimpleNamespace(api_key=key, min_version=newest[key], max_version=newest[key]) for key in newest]
+    internals = import_module("grouptrail.kafka.client_internals")
+    assert internals.kafka_release(SimpleNamespace(api_keys=keys)) == expected

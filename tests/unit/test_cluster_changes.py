@@ -46,7 +46,7 @@ def partition(name: str, number: int = 0, **more: Any) -> Row:
 
 
 def seen(table: str, *rows: Row, unanswered: tuple[str, ...] = ()) -> Observation:
-    return Observation(pa.Table.from_pylist(list(rows), OBSERVED_SCHEMAS[table]), unanswered)
+    return Observation(pa.Table.from_pylist(list(rows), OBSERVED_SCHEMAS[table]), START, START, unanswered)
 
 
 class Replayed:
@@ -189,7 +189,9 @@ def test_parts_many_changed_rows_are_written_by_bucket() -> None:
     replayed = Replayed(PARTITIONS)
     names = [f"topic-{number}" for number in range(20)]
     first = replayed.sample(seen(PARTITIONS, *map(partition, names)))
-    assert [(len(rows), buckets) for rows, buckets in first.parts(5)] == [(20, [])]
+    assert [(len(rows), buckets) for rows, buckets in first.parts(20)] == [(20, [])]
+    appended = [(rows["open_bucket"].unique().to_pylist(), buckets) for rows, buckets in first.parts(5)]
+    assert appended == [([bucket], []) for bucket in sorted(set(first.buckets.tolist()))]
     kept = [partition(name, leader_epoch=int(number < 10)) for number, name in enumerate(names)]
     changes = replayed.sample(seen(PARTITIONS, *kept, partition("new")))
     [(rows, buckets)] = changes.parts(21)
@@ -206,6 +208,7 @@ def test_parts_many_changed_rows_are_written_by_bucket() -> None:
 def test_compare_broker_and_cluster_changes_end_one_row_and_begin_another() -> None:
     brokers = Replayed(BROKERS)
     broker = {"broker_id": 1, "host": "kafka-1", "port": 9092, "rack": None, "is_controller": True}
+    broker |= {"release_from": "4.1", "release_before": "4.2"}
     brokers.sample(seen(BROKERS, broker, {**broker, "broker_id": 2, "is_controller": False}))
     changes = brokers.sample(seen(BROKERS, {**broker, "rack": "a"}))
     assert (changes.ended, changes.began, changes.buckets.tolist()) == (2, 1, [0, 0, 0])

@@ -45,7 +45,7 @@ class Job:
 
     def sample(self) -> None:
         self.minutes += 1
-        self._sampling.process(None, batch=self.minutes)  # type: ignore[arg-type]
+        self._sampling.process(batch=self.minutes)
 
     def versions(self) -> list[int]:
         return [opened.version() for table in warehouse_of(self.config).tables(TABLES) if (opened := table.open())]

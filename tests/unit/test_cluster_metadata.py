@@ -11,21 +11,33 @@ from kafka import errors as client_errors
 
 from grouptrail.kafka import client_internals
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED, ClusterDescription
+from grouptrail.kafka.cluster_metadata import (
+    CONFIGS_DENIED,
+    MIGRATING,
+    NO_CONTROLLER,
+    QUORUM_DENIED,
+    ClusterDescription,
+)
 
 UNKNOWN, DENIED, NOT_CONTROLLER = 3, 29, 41
 
 
 class Admin:
-    """kafka-python's admin client, as far as it is used; `quorum` and `levels` may be errors."""
+    """kafka-python's admin client, as far as it is used; `quorum` and `levels` may be errors.
+
+    `named` are the controllers that metadata name, one after the other.
+    """
 
     def __init__(self) -> None:
         self.codes: dict[tuple[int | None, str], int] = {}
         self.sent: list[tuple[int | None, int]] = []
         self.quorum: Any = [1]
+        self.named: Iterator[int] = iter(())
         self.levels: Any = {}
 
     def send(self, _admin: Any, node: int | None, request: Any) -> Any:
+        if hasattr(request, "topics") and not request.topics:
+            return SimpleNamespace(controller_id=next(self.named))
         if hasattr(request, "topics"):
             self.sent.append((node, len(request.topics)))
             topics = [SimpleNamespace(name=one.name, error_code=self.codes[node, one.name]) for one in request.topics]
@@ -86,16 +98,35 @@ def test_unlisted_topic_is_gone_only_if_every_broker_says_so(cluster: ClusterDes
     ("quorum", "expected"),
     [
         ([3], 3),
-        ([-1], "no controller is active"),
+        ([-1], NO_CONTROLLER),
         (client_errors.ClusterAuthorizationFailedError(), QUORUM_DENIED),
-        (client_errors.IncompatibleBrokerVersion(), None),
     ],
 )
-def test_quorum_leader_is_a_node_or_a_reason(
-    cluster: ClusterDescription, admin: Admin, quorum: Any, expected: int | str | None
+def test_controller_is_the_quorums_leader_or_a_reason(
+    cluster: ClusterDescription, admin: Admin, quorum: Any, expected: int | str
 ) -> None:
     admin.quorum = quorum
-    assert cluster.quorum_leader() == expected
+    assert cluster.controller() == expected
+
+
+def test_controller_with_zookeeper_is_what_brokers_name(cluster: ClusterDescription, admin: Admin) -> None:
+    admin.quorum = client_errors.IncompatibleBrokerVersion()
+    admin.named = iter([2] * 8)
+    assert cluster.controller() == 2
+    admin.named = iter([2, -1] * 4)  # a new one is elected
+    assert cluster.controller() == 2
+    admin.named = iter([-1] * 8)
+    assert cluster.controller() == NO_CONTROLLER
+
+
+def test_controller_named_at_random_is_unknown_until_a_quorum_answers(
+    cluster: ClusterDescription, admin: Admin
+) -> None:
+    admin.quorum = client_errors.IncompatibleBrokerVersion()
+    admin.named = iter([2, 2, 2, 2, 2, 2, 2, 1, *[1] * 8])
+    assert [cluster.controller(), cluster.controller()] == [MIGRATING, MIGRATING]
+    admin.quorum = [3000]
+    assert cluster.controller() == 3000
 
 
 def test_features_are_the_finalized_ones_by_name(cluster: ClusterDescription, admin: Admin) -> None:

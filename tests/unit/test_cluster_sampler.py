@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from grouptrail.cluster_facts.sample import (
     TOPICS,
     Sample,
 )
-from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, Sampler
+from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, CONTROLLER_UNANSWERED, Sampler
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED
 from grouptrail.kafka.errors import KafkaUnreachableError
@@ -71,7 +72,8 @@ def test_sample_first_has_rows_of_every_table(cluster: FakeCluster, sampler: Sam
     sample = sampler.sample(nothing())
     assert sample.problems == ()
     assert rows(sample, BROKERS)[0] == {
-        "broker_id": 1, "host": "kafka-1", "port": 9092, "rack": None, "is_controller": True,
+        "broker_id": 1, "host": "kafka-1", "port": 9092, "rack": None,
+        "release_from": "4.1", "release_before": "4.2", "is_controller": True,
     }  # fmt: skip
     [topic] = rows(sample, TOPICS)
     assert (topic["topic"], topic["partition_count"], topic["replication_factor"]) == ("orders", 2, 2)
@@ -133,23 +135,56 @@ def test_sample_controller_unknown_says_why(cluster: FakeCluster, sampler: Sampl
     assert sample.problems == (f"the controller is unknown: {QUORUM_DENIED}",)
 
 
-def test_sample_controller_without_kraft_is_that_of_the_metadata(cluster: FakeCluster, sampler: Sampler) -> None:
-    cluster.leader = None
-    sample = sampler.sample(nothing())
-    assert rows(sample, CLUSTER_INFO)[0]["controller"] == 2
-    assert [row["is_controller"] for row in rows(sample, BROKERS)] == [False, True]
-
-
-@pytest.mark.parametrize("request_", ["quorum_leader", "features"])
-def test_sample_controller_not_answered_leaves_what_is_known(
-    cluster: FakeCluster, sampler: Sampler, request_: str
+def test_sample_controller_not_answered_is_unknown_and_brokers_are_sampled(
+    cluster: FakeCluster, sampler: Sampler
 ) -> None:
+    """As when most controllers are lost: brokers answer what they knew."""
     first = sampler.sample(nothing())
-    cluster.failing = {request_: LOST}
+    cluster.failing = {"controller": LOST}
+    cluster.lead("orders", leader_id=2, leader_epoch=1)
     sample = sampler.sample(known(first))
+    [info] = rows(sample, CLUSTER_INFO)
+    assert (info["controller"], info["problem"]) == (None, CONTROLLER_UNANSWERED)
+    assert info["features"] == [{"name": "group.version", "level": 1}]
+    assert {row["is_controller"] for row in rows(sample, BROKERS)} == {None}
+    assert rows(sample, PARTITIONS)[0]["leader"] == 2
+    assert sample.problems == (f"the controller is unknown: {CONTROLLER_UNANSWERED}",)
+
+
+def test_sample_features_not_answered_keep_what_is_known(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.failing = {"features": LOST}
+    sample = sampler.sample(nothing())
     assert CLUSTER_INFO not in sample.tables
-    assert rows(sample, BROKERS) == rows(first, BROKERS)
-    assert sample.problems == (f"controller and features: {LOST}",)
+    assert sample.problems == (f"feature levels: {LOST}",)
+    cluster.failing = {}
+    first = sampler.sample(known(sample))
+    cluster.failing, cluster.leader = {"features": LOST}, 2
+    [info] = rows(sampler.sample(known(first)), CLUSTER_INFO)
+    assert (info["controller"], info["features"]) == (2, [{"name": "group.version", "level": 1}])
+
+
+def test_sample_broker_that_does_not_answer_keeps_its_release(cluster: FakeCluster, sampler: Sampler) -> None:
+    silent = cluster.announced.pop(2)
+    first = sampler.sample(nothing())
+    assert first.problems == ("brokers are listed and do not answer: 2",)
+    assert [row["release_from"] for row in rows(first, BROKERS)] == ["4.1", None]
+    cluster.announced = {2: silent}
+    second = sampler.sample(known(first))
+    assert [row["release_from"] for row in rows(second, BROKERS)] == ["4.1", "4.3"]
+    cluster.failing = {"releases": LOST}
+    third = sampler.sample(known(second))
+    assert rows(third, BROKERS) == rows(second, BROKERS)
+    assert third.problems == (f"releases of brokers: {LOST}",)
+
+
+def test_sample_times_frame_the_requests_of_each_table(cluster: FakeCluster) -> None:
+    """What is asked for later is not said to have been so when the sample began."""
+    seconds = iter(range(100))
+    sample = Sampler(cluster, now=lambda: datetime.fromtimestamp(next(seconds), UTC)).sample(nothing())
+    times = {name: (one.asked_at.timestamp(), one.at.timestamp()) for name, one in sample.tables.items()}
+    assert all(asked_at < at for asked_at, at in times.values())
+    assert times[TOPICS] == times[PARTITIONS]
+    assert times[CONFIGS][0] >= times[TOPICS][1]
 
 
 def test_sample_settings_are_read_when_new_and_every_ten_minutes(
@@ -198,6 +233,10 @@ def test_sample_settings_that_brokers_lack_are_null(cluster: FakeCluster, sample
     cluster.configs = {"orders": {key: value for key, value in DEFAULTS.items() if not key.startswith("local.")}}
     [settings] = rows(sampler.sample(nothing()), CONFIGS)
     assert (settings["local_retention_ms"], settings["problem"]) == (None, None)
+    cluster.configs = {"orders": {**DEFAULTS, "segment.ms": None, "retention.ms": "a week"}}
+    [settings] = rows(sampler.sample(nothing()), CONFIGS)
+    assert (settings["retention_ms"], settings["retention_bytes"]) == (None, -1)
+    assert settings["problem"] == "brokers do not name retention.ms, segment.ms"
 
 
 def test_sample_no_broker_answers_raises(cluster: FakeCluster, sampler: Sampler) -> None:

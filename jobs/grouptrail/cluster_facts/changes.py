@@ -48,7 +48,7 @@ class TableChanges:
 
         They are all, or with more than `most_rows` open rows those of each bucket, which has all rows of its topics.
         """
-        are_many = self.ended and len(self.open_rows) > most_rows
+        are_many = len(self.open_rows) > most_rows
         for bucket in np.unique(self.buckets).tolist() if are_many else [None]:
             chosen = np.ones(len(self.rows), np.bool_) if bucket is None else self.buckets == bucket
             replaced = np.unique(self.buckets[: self.ended][chosen[: self.ended]])
@@ -76,14 +76,14 @@ def compare(
     ends = np.ones(len(open_rows), np.bool_)
     ends[found[is_known & ~changed]] = False
     ends &= ~_is_of(open_rows, seen.unanswered)
-    began = _begun(table, observed.filter(pa.array(changed | ~is_known)), at)
-    ended = open_rows.filter(pa.array(ends))
+    began = _begun(table, _chosen(observed, changed | ~is_known), at)
+    ended, stay = _chosen(open_rows, ends), _chosen(open_rows, ~ends)
     rows = pa.concat_tables([_ended(table, ended, observed, at, last), _as_rows(table, began, is_open=True)])
     return TableChanges(
         rows=rows,
         ended=len(ended),
         buckets=np.concatenate([one["open_bucket"].to_numpy().astype(np.int64) for one in (ended, began)]),
-        open_rows=pa.concat_tables([open_rows.filter(pa.array(~ends)), began]).combine_chunks(),
+        open_rows=pa.concat_tables([stay, began]).combine_chunks() if len(stay) else began,
     )
 
 
@@ -163,6 +163,11 @@ def _buckets(rows: pa.Table) -> pa.Array:
     coded = rows["topic"].combine_chunks().dictionary_encode()
     of_topic = np.array([bucket_of(topic) for topic in coded.dictionary.to_pylist()], np.int32)
     return pa.array(of_topic[coded.indices.to_numpy()] if len(rows) else of_topic)
+
+
+def _chosen(rows: pa.Table, is_chosen: Mask) -> pa.Table:
+    """Return the rows where the mask is true; all of them without a copy."""
+    return rows if is_chosen.all() else rows.filter(pa.array(is_chosen))
 
 
 def _is_of(rows: pa.Table, topics: Collection[str]) -> Mask:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail.cluster_facts.changes import TableChanges
 from grouptrail.cluster_facts.sample import Sample
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.cluster_facts.state import OpenRows
@@ -16,12 +15,10 @@ from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.cluster_metadata import ClusterDescription
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.memory import release_memory
-from grouptrail.spark.streams import read_ticks, start_query
 from grouptrail.storage.checkpoints import Start
+from grouptrail.storage.thread_query import IntervalQuery
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from grouptrail.config.job_settings import ClusterFactsSettings
     from grouptrail.storage.following import Query
     from grouptrail.storage.warehouse import Warehouse
@@ -31,6 +28,8 @@ OUTDATED = (
     "check that its connection to the controller works"
 )
 _MOST_OUTDATED = 5
+# By then the other jobs have done their first batches, which should not have to share the processors.
+_FIRST_AFTER_SECONDS = 10.0
 
 
 def check(context: JobContext[ClusterFactsSettings]) -> None:
@@ -48,13 +47,12 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
     checkpoint.open(())  # it may be older than the tables: a sample is compared with these
     cluster = ClusterDescription(context.kafka, settings.requests_per_second)
     sampling = Sampling(warehouse, Sampler(cluster), app=checkpoint.query_id, log=context.log)
-    return start_query(
-        read_ticks(warehouse.session),
-        checkpoint.query_name,
-        checkpoint.folder,
+    return IntervalQuery(
+        checkpoint,
         process=sampling.process,
         once=context.once,
         every_seconds=settings.cluster_facts.interval_seconds,
+        first_after_seconds=0 if context.once else _FIRST_AFTER_SECONDS,
     )
 
 
@@ -64,10 +62,10 @@ def start_after_loss(_context: JobContext[ClusterFactsSettings]) -> Start:
 
 
 class Sampling:
-    """Takes a sample for each micro-batch and writes what it changes; the micro-batch's rows are ignored.
+    """Takes samples and writes what each changes.
 
-    A batch that is repeated takes a new sample and compares it with what was written. Brokers that do not answer end
-    nothing: the log has one line, and the next sample asks again.
+    After a failure halfway the next sample is compared with what was written. Brokers that do not answer end nothing:
+    the log has one line, and the next sample asks again.
     """
 
     def __init__(self, warehouse: Warehouse, sampler: Sampler, *, app: Callable[[], str], log: Log) -> None:
@@ -79,7 +77,7 @@ class Sampling:
         self._problems: tuple[str, ...] = ()
         self._outdated = 0
 
-    def process(self, _tick: DataFrame, batch: int) -> None:
+    def process(self, batch: int) -> None:
         """Take one sample."""
         started = time.monotonic()
         rows = self._rows if self._rows is not None else OpenRows(self._warehouse, self._app)
@@ -114,7 +112,7 @@ class Sampling:
         self._problems = problems
 
 
-def summary(batch: int, changes: Mapping[str, TableChanges], seconds: float) -> str:
+def summary(batch: int, changes: Mapping[str, tuple[int, int]], seconds: float) -> str:
     """Return the log line of a batch: how many rows of each table ended and began."""
-    counts = ", ".join(f"{name} -{changed.ended:,} +{changed.began:,}" for name, changed in changes.items())
+    counts = ", ".join(f"{name} -{ended:,} +{began:,}" for name, (ended, began) in changes.items())
     return f"cluster batch {batch}: {counts} in {seconds:.1f} s"

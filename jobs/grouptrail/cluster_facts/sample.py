@@ -47,18 +47,21 @@ OBSERVED_SCHEMAS: Mapping[str, pa.Schema] = {
 class Observation:
     """The rows of a table in a sample, with its columns `OBSERVED_SCHEMAS`, one for each key.
 
+    They were so at some time between `asked_at`, before the first request, and `at`, after the last answer.
     `unanswered` are topics of which the sample says nothing, neither what they are nor that they are gone. They are
     exceptions if `is_whole`; otherwise few topics were asked for.
     """
 
     rows: pa.Table
+    asked_at: datetime
+    at: datetime
     unanswered: Collection[str] = ()
     is_whole: bool = True
 
 
 @dataclass(frozen=True)
 class LastSeen:
-    """When a sample last was about a whole table, and of which topics it said nothing."""
+    """When the last sample about a whole table was asked for, and of which topics it said nothing."""
 
     at: datetime
     unanswered: Collection[str] = ()
@@ -66,8 +69,7 @@ class LastSeen:
 
 @dataclass(frozen=True)
 class Sample:
-    """What brokers answered at a time; tables of which they said nothing are missing. `problems` are log lines."""
+    """What brokers answered; tables of which they said nothing are missing. `problems` are log lines."""
 
-    at: datetime
     tables: Mapping[str, Observation] = field(default_factory=dict)
     problems: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -26,6 +27,8 @@ from grouptrail.kafka.errors import ClusterError
 CONFIG_SECONDS = 600.0
 """How often the settings of all topics are read; those of new topics are read at once."""
 
+CONTROLLER_UNANSWERED = "brokers do not answer which node it is: check that most of the controllers run"
+
 COLUMN_OF = {
     "cleanup.policy": "cleanup_policy",
     "retention.ms": "retention_ms",
@@ -39,7 +42,9 @@ COLUMN_OF = {
     "local.retention.bytes": "local_retention_bytes",
 }
 """The column of `topic_configs` for each setting that is read."""
+_SINCE_REMOTE_STORAGE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
 _DENIED = (DESCRIBE_DENIED, CONFIGS_DENIED)
+_RELEASE = ("release_from", "release_before")
 
 
 class Described(Protocol):
@@ -47,7 +52,8 @@ class Described(Protocol):
 
     def metadata(self) -> ClusterMetadata: ...
     def unlisted(self, topics: Collection[str], brokers: Collection[int]) -> Mapping[str, str | None]: ...
-    def quorum_leader(self) -> int | str | None: ...
+    def controller(self) -> int | str: ...
+    def releases(self, brokers: Collection[int]) -> Mapping[int, tuple[str, str | None]]: ...
     def features(self) -> list[dict[str, Any]] | None: ...
     def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterable[tuple[str, Any]]: ...
     def close(self) -> None: ...
@@ -56,9 +62,16 @@ class Described(Protocol):
 class Sampler:
     """Takes samples of a cluster; remembers when it last read the settings of all topics."""
 
-    def __init__(self, cluster: Described, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Described,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._cluster = cluster
         self._monotonic = monotonic
+        self._now = now
         self._configs_at: float | None = None
 
     def sample(self, known: Mapping[str, pa.Table]) -> Sample:
@@ -66,10 +79,11 @@ class Sampler:
 
         What one request does not answer is missing in the sample, and the others are in it all the same.
         """
+        asked_at = self._now()
         metadata = self._cluster.metadata()
         names = set(metadata.topics["topic"].to_pylist())
         unanswered = dict(metadata.undescribed)
-        problems = []
+        problems = list[str]()
         if missing := set(known[TOPICS]["topic"].to_pylist()) - names - unanswered.keys():
             try:
                 answers = self._cluster.unlisted(missing, metadata.brokers["broker_id"].to_pylist())
@@ -77,34 +91,71 @@ class Sampler:
                 answers = dict.fromkeys(missing, str(error))
             unanswered |= {topic: reason for topic, reason in answers.items() if reason is not None}
         problems += _by_reason("topics keep their last rows", unanswered)
-        info, problem = self._info(metadata)
-        problems += [problem] if problem else []
+        of_metadata = partial(Observation, asked_at=asked_at, at=self._now(), unanswered=unanswered)
         described = {
-            BROKERS: _brokers(metadata, known[CLUSTER_INFO].to_pylist()[:1] if info is None else [info]),
-            TOPICS: Observation(metadata.topics.cast(OBSERVED_SCHEMAS[TOPICS]), unanswered),
-            PARTITIONS: Observation(metadata.partitions, unanswered),
-            CONFIGS: self._configs(known, metadata.topics, unanswered, problems),
+            TOPICS: of_metadata(metadata.topics.cast(OBSERVED_SCHEMAS[TOPICS])),
+            PARTITIONS: of_metadata(metadata.partitions),
         }
+        info = self._info(metadata, known[CLUSTER_INFO], problems)
+        brokers = self._brokers(metadata.brokers, known, info, problems)
+        described[BROKERS] = Observation(brokers, asked_at, self._now())
+        described[CONFIGS] = self._configs(known, metadata.topics, unanswered, problems)
         if info is not None:
-            described[CLUSTER_INFO] = Observation(pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO]))
-        return Sample(datetime.now(UTC), described, tuple(problems))
+            rows = pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO])
+            described[CLUSTER_INFO] = Observation(rows, asked_at, self._now())
+        return Sample(described, tuple(problems))
 
-    def _info(self, metadata: ClusterMetadata) -> tuple[dict[str, Any] | None, str | None]:
-        """Return the row of `cluster_info`, None if a request was not answered, and a problem."""
+    def _info(self, metadata: ClusterMetadata, known: pa.Table, problems: list[str]) -> dict[str, Any] | None:
+        """Return the row of `cluster_info`; None if features were never answered."""
         try:
-            leader, features = self._cluster.quorum_leader(), self._cluster.features()
+            controller = self._cluster.controller()
+        except ClusterError:
+            controller = CONTROLLER_UNANSWERED
+        problem = controller if isinstance(controller, str) else None
+        problems += [f"the controller is unknown: {problem}"] if problem else []
+        try:
+            features = self._cluster.features()
         except ClusterError as error:
-            return None, f"controller and features: {error}"
-        controller = metadata.controller if leader is None else leader
-        problem = controller if isinstance(controller, str) else None if controller is not None else "no controller"
-        row: dict[str, Any] = {"cluster_id": metadata.cluster_id, "features": features, "problem": problem}
-        row["controller"] = None if problem else controller
-        return row, f"the controller is unknown: {problem}" if problem else None
+            problems.append(f"feature levels: {error}")
+            if not len(known):
+                return None
+            features = known["features"][0].as_py()
+        return {
+            "cluster_id": metadata.cluster_id,
+            "controller": None if problem else controller,
+            "features": features,
+            "problem": problem,
+        }
+
+    def _brokers(
+        self, listed: pa.Table, known: Mapping[str, pa.Table], info: Mapping[str, Any] | None, problems: list[str]
+    ) -> pa.Table:
+        """Return brokers with their releases; those that do not answer keep what they answered last."""
+        controller = None if info is None else info["controller"]
+        before = {_address(row): tuple(row[name] for name in _RELEASE) for row in known[BROKERS].to_pylist()}
+        rows = listed.to_pylist()
+        releases = self._releases([row["broker_id"] for row in rows], problems)
+        for row in rows:
+            release = releases.get(row["broker_id"]) or before.get(_address(row)) or (None, None)
+            row |= dict(zip(_RELEASE, release, strict=True))
+            row["is_controller"] = None if controller is None else row["broker_id"] == controller
+        return pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[BROKERS])
+
+    def _releases(self, brokers: Collection[int], problems: list[str]) -> Mapping[int, tuple[str, str | None]]:
+        try:
+            releases = self._cluster.releases(brokers)
+        except ClusterError as error:
+            problems.append(f"releases of brokers: {error}")
+            return {}
+        if silent := sorted(set(brokers) - releases.keys()):
+            problems.append(f"brokers are listed and do not answer: {', '.join(map(str, silent))}")
+        return releases
 
     def _configs(
         self, known: Mapping[str, pa.Table], topics: pa.Table, unanswered: Mapping[str, str], problems: list[str]
     ) -> Observation:
         """Return the settings of all topics if they are due, otherwise of new topics only."""
+        asked_at = self._now()
         ids, before = _ids(topics), _ids(known[TOPICS])
         configured = set(known[CONFIGS]["topic"].to_pylist())
         now = self._monotonic()
@@ -120,7 +171,7 @@ class Sampler:
                     failed[topic] = settings
                 if isinstance(settings, str) and settings in _DENIED:
                     rows.append({"topic": topic, "problem": settings})
-                elif isinstance(settings, dict) and settings.get("retention.ms") is not None:
+                elif isinstance(settings, dict):
                     rows.append({"topic": topic, **_parsed(settings)})
             if is_due:
                 self._configs_at = now
@@ -130,35 +181,41 @@ class Sampler:
         problems += _by_reason("settings of topics are unknown", failed)
         # Without a row: deleted in between, an answer that is not final, or requests that failed.
         not_read |= wanted - {row["topic"] for row in rows}
-        return Observation(pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[CONFIGS]), not_read, is_whole=is_due)
+        read = pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[CONFIGS])
+        return Observation(read, asked_at, self._now(), not_read, is_whole=is_due)
 
 
 def _ids(topics: pa.Table) -> dict[str, str | None]:
     return dict(zip(topics["topic"].to_pylist(), topics["topic_id"].to_pylist(), strict=True))
 
 
-def _brokers(metadata: ClusterMetadata, info: Sequence[Mapping[str, Any]]) -> Observation:
-    controller = info[0]["controller"] if info else None
-    rows = [
-        {**row, "is_controller": None if controller is None else row["broker_id"] == controller}
-        for row in metadata.brokers.to_pylist()
-    ]
-    return Observation(pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[BROKERS]))
+def _address(broker: Mapping[str, Any]) -> tuple[Any, ...]:
+    return broker["broker_id"], broker["host"], broker["port"]
 
 
 def _parsed(settings: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return settings by column, each with the column's type; None where the brokers have no such setting."""
+    """Return settings by column, each with the column's type; None where the brokers have no such setting.
+
+    Brokers of any release have all but those of remote storage; other makers' may not.
+    """
     schema = OBSERVED_SCHEMAS[CONFIGS]
-    row: dict[str, Any] = {}
-    for key, column in COLUMN_OF.items():
-        value, type_ = settings.get(key), schema.field(column).type
-        if value is None:
-            row[column] = None
-        elif pa.types.is_integer(type_):
-            row[column] = int(value)
-        else:
-            row[column] = value == "true" if pa.types.is_boolean(type_) else value
+    row: dict[str, Any] = {
+        column: _value(settings.get(key), schema.field(column)) for key, column in COLUMN_OF.items()
+    }
+    missing = [key for key, column in COLUMN_OF.items() if row[column] is None and key not in _SINCE_REMOTE_STORAGE]
+    row["problem"] = f"brokers do not name {', '.join(missing)}" if missing else None
     return row
+
+
+def _value(text: str | None, field: pa.Field) -> Any:
+    if text is None or pa.types.is_string(field.type):
+        return text
+    if pa.types.is_boolean(field.type):
+        return {"true": True, "false": False}.get(text)
+    try:
+        return int(text)
+    except ValueError:
+        return None
 
 
 def _by_reason(what: str, topics: Mapping[str, str]) -> list[str]:

@@ -39,9 +39,7 @@ class OpenRows:
         self._versions = {table.name: table.last_version(self._app) for table in warehouse.tables(TABLES)}
         self._last: dict[str, LastSeen] = {}
         self.tables = {name: _read(warehouse, name) for name in TABLES}
-        self._newest = max(
-            filter(None, (pc.max(rows["valid_from"]).as_py() for rows in self.tables.values())), default=None
-        )
+        self._newest = {name: pc.max(rows["valid_from"]).as_py() for name, rows in self.tables.items()}
         # After an interrupted first sample the next one is the first: `cluster_info` is written last.
         self._is_first = not any(table.has_rows() for table in warehouse.tables((TOPICS, CLUSTER_INFO)))
 
@@ -50,27 +48,31 @@ class OpenRows:
         topics, partitions = sample.tables[TOPICS].rows, sample.tables[PARTITIONS].rows
         return is_outdated(self.tables[TOPICS], self.tables[PARTITIONS], topics, partitions)
 
-    def update(self, sample: Sample) -> dict[str, TableChanges]:
-        """Write what a sample changes, and return it by table. After an error these rows have to be read again."""
-        at = self._later(sample.at)
-        changes = {}
+    def update(self, sample: Sample) -> dict[str, tuple[int, int]]:
+        """Write what a sample changes; return by table how many rows ended and how many began.
+
+        After an error these rows have to be read again.
+        """
+        counts = {}
         for name, seen in _in_order(sample):
+            at = self._later(name, seen.at)
             changed = compare(
                 name, self.tables[name], seen, at=at, last=self._last.get(name), is_first=self._is_first
             )
             if len(changed.rows):
                 self._write(name, changed)
-                changes[name] = changed
+                counts[name] = changed.ended, changed.began
             self.tables[name] = changed.open_rows
             if seen.is_whole:
-                self._last[name] = LastSeen(at, seen.unanswered)
+                self._last[name] = LastSeen(seen.asked_at, seen.unanswered)
+            self._newest[name] = at
         self._is_first = False
-        self._newest = at
-        return changes
+        return counts
 
-    def _later(self, at: datetime) -> datetime:
-        """Return a sample's time, after that of the last one also if the clock was set back."""
-        return at if self._newest is None else max(at, self._newest + _BARELY_LATER)
+    def _later(self, name: str, at: datetime) -> datetime:
+        """Return the time of a table's new rows, after that of the last ones also if the clock was set back."""
+        newest = self._newest[name]
+        return at if newest is None else max(at, newest + _BARELY_LATER)
 
     def _write(self, name: str, changed: TableChanges) -> None:
         table = self._warehouse.table(name)

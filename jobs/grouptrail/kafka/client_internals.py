@@ -22,8 +22,9 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS, BrokerVersionData
 from kafka.protocol.consumer import FetchRequest, OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata import ApiVersionsRequest, MetadataRequest
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
@@ -166,6 +167,29 @@ def topic_configs_request(topics: Iterable[str], keys: Collection[str]) -> Any:
     """Return the request for some settings of topics. Missing: `describe_configs` hides errors of single topics."""
     resources = [(ConfigResourceType.TOPIC, topic, list(keys)) for topic in topics]
     return DescribeConfigsRequest(resources=resources, include_synonyms=False)
+
+
+def api_versions_request() -> Any:
+    """Return the request for the versions of the protocol that a broker supports.
+
+    Missing: `get_broker_version_data` asks one broker after the other.
+    """
+    return ApiVersionsRequest(client_software_name="grouptrail", client_software_version="0")
+
+
+def kafka_release(response: Any) -> tuple[str, str | None]:
+    """Return from which Kafka release on, and before which, a broker is by its API versions; None: not known yet.
+
+    Missing: the second.
+    """
+    newest = {one.api_key: (0, one.max_version) for one in response.api_keys}
+    release = BrokerVersionData(api_versions=newest).broker_version
+    later = min((one for one in BROKER_API_VERSIONS if one > release), default=None)
+    return _dotted(release), None if later is None else _dotted(later)
+
+
+def _dotted(release: tuple[int, ...]) -> str:
+    return ".".join(map(str, release))
 
 
 def group_coordinator(admin: Any, group_id: str) -> int:

@@ -8,6 +8,7 @@ lost, unreadable or older than the tables is refused.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -130,6 +131,11 @@ class Checkpoint:
     def write_start(self, start: Start) -> None:
         """Write the start that `open` returns."""
         self.write_text(START_FILE, json.dumps(start))
+
+    def ensure_query_id(self) -> None:
+        """Write an id for a query that Spark does not start, unless there is one."""
+        if self.text("metadata") is None:
+            hadoop.write_whole(self.spark, f"{self.folder}/metadata", json.dumps({"id": str(uuid.uuid4())}))
 
     def query_id(self) -> str:
         """Return the query's id, which is the application of its writes (`Once`)."""

@@ -8,9 +8,7 @@ continues where the other has ended.
 from __future__ import annotations
 
 import json
-import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -28,6 +26,7 @@ from grouptrail.storage.location import TableLocation
 from grouptrail.storage.rows import read_rows
 from grouptrail.storage.rows_by_version import RowsByVersion
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.thread_query import ThreadQuery
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -164,8 +163,7 @@ class _BatchLog:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        if checkpoint.text("metadata") is None:
-            self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        checkpoint.ensure_query_id()
 
     def start(self, batch: int, end: int, table_id: str) -> None:
         """Note up to which version a batch reads."""
@@ -191,12 +189,13 @@ class _BatchLog:
         hadoop.write_whole(self._checkpoint.spark, f"{self._checkpoint.folder}/{name}", "\n".join(lines))
 
 
-class TableQuery:
-    """A query that runs in a thread until it is stopped; its methods and properties are those of Spark's queries."""
+class TableQuery(ThreadQuery):
+    """A query of a table's appends, whose rows it gets from memory where this process has written them."""
 
     def __init__(
         self, appends: Appends, checkpoint: Checkpoint, place: _Place, *, process: Process, every_seconds: float
     ) -> None:
+        super().__init__(checkpoint.query_name)
         self._appends = appends
         self._spark = checkpoint.spark
         self._process = process
@@ -204,52 +203,24 @@ class TableQuery:
         self._log = _BatchLog(checkpoint)
         self._at = place
         self._rows = RowsByVersion(appends.table, kept=appends.files_a_batch)
-        self._stopped = threading.Event()
-        self._fault: Exception | None = None
-        self._is_processing = False
-        self._thread = threading.Thread(target=self._run, name=checkpoint.query_name, daemon=True)
         self._thread.start()
-
-    @property
-    def isActive(self) -> bool:  # noqa: N802
-        """Whether it has neither been stopped nor failed."""
-        return self._thread.is_alive()
-
-    @property
-    def status(self) -> dict[str, Any]:
-        """Whether a batch is being processed."""
-        return {"isTriggerActive": self._is_processing}
-
-    @property
-    def lastProgress(self) -> dict[str, Any]:  # noqa: N802
-        """The number of the last batch."""
-        return {"batchId": self._at.batch - 1, "timestamp": ""}
 
     def stop(self) -> None:
         """Stop after the current batch."""
         self._stopped.set()
         self._rows.news.set()
-        self._thread.join()
+        super().stop()
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
-        """Wait until it ends; return whether it has. Raises what a batch has raised."""
-        self._thread.join(timeout)
-        if self._fault is not None:
-            raise self._fault
-        return None if timeout is None else not self._thread.is_alive()
+    def _next_batch(self) -> int:
+        return self._at.batch
 
-    def _run(self) -> None:
-        try:
-            with self._rows:
-                while not self._stopped.is_set():
-                    while not self._stopped.is_set() and self._process_next():
-                        pass
-                    self._rows.news.wait(self._every_seconds)
-                    self._rows.news.clear()
-        except Exception as fault:
-            self._fault = fault
-        finally:
-            self._is_processing = False
+    def _process_batches(self) -> None:
+        with self._rows:
+            while not self._stopped.is_set():
+                while not self._stopped.is_set() and self._process_next():
+                    pass
+                self._rows.news.wait(self._every_seconds)
+                self._rows.news.clear()
 
     def _process_next(self) -> bool:
         """Process the next versions; return whether there were any."""
