@@ -297,7 +297,7 @@ def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
 def test_run_starts_the_selected_jobs_of_the_selected_clusters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By default all jobs of all clusters start; the pipeline gets one configuration for each cluster."""
+    """By default no job is named, and the settings of each of all clusters decide (`jobs.jobs_for`)."""
     from grouptrail import jobs
     from grouptrail.runtime import pipeline
 
@@ -314,9 +314,8 @@ def test_run_starts_the_selected_jobs_of_the_selected_clusters(
     two.write_text("[clusters.a]\n[clusters.b]\n")
     assert CliRunner().invoke(cli.app, ["run", "--config", str(two)]).exit_code == 0
     assert CliRunner().invoke(cli.app, ["run", "--config", str(two), "--cluster", "b"]).exit_code == 0
-    both = ("decode", "other")
     assert calls == [
-        (["c"], both, False), (["default"], ("other",), True), (["a", "b"], both, False), (["b"], both, False),
+        (["c"], (), False), (["default"], ("other",), True), (["a", "b"], (), False), (["b"], (), False),
     ]  # fmt: skip
 
 

@@ -25,12 +25,10 @@ def run(
 
     keep_memory_within_batches()
     with interrupted_silently():
-        from grouptrail.jobs import JOBS
         from grouptrail.runtime import pipeline
 
         configs = options.load_all()
-    names = _parse_jobs(job) or tuple(known.name for known in JOBS)
-    pipeline.run(configs, jobs=names, once=once)
+    pipeline.run(configs, jobs=_parse_jobs(job), once=once)
 
 
 def _parse_jobs(given: list[str] | None) -> tuple[str, ...]:
