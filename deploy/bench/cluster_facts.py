@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ from grouptrail.cluster_facts.sample import TABLES, Sample
 from grouptrail.cluster_facts.sampler import COLUMN_OF, Sampler
 from grouptrail.cluster_facts.state import OpenRows
 from grouptrail.kafka.cluster_metadata import TOPICS_A_REQUEST, ClusterMetadata, metadata_of, settings_of
+from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
 from grouptrail.memory import KEPT_WITHIN_BATCHES, keep_memory_within_batches, release_memory
 from grouptrail.storage.warehouse import Warehouse
 
@@ -109,6 +110,11 @@ class _FromFiles:
 
     def features(self) -> None:
         return None
+
+    def leader_epochs(
+        self, _leader: int, newest: Mapping[Place, int], _known: Mapping[Place, int]
+    ) -> dict[Place, list[LeaderEpoch] | str]:
+        return {place: [LeaderEpoch(epoch, 0)] for place, epoch in newest.items()}
 
     def topic_configs(self, _topics: Collection[str], _keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
         for file in self._folder.glob(f"{_CONFIGS}-*"):

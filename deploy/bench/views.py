@@ -2,7 +2,8 @@
 
 The tables are written by the contracts, without Spark: groups of three members whose generations are spread evenly
 over the last two days, as many commits in each, and samples of lag of the last minutes. A file holds some groups
-after one another, as `grouptrail maintain` leaves them.
+after one another, as `grouptrail maintain` leaves them. Each group has a topic, whose partitions had another leader
+until the middle of the two days.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from grouptrail.storage.schema import table_schema
 PARTITIONS = 50
 TOPIC_PARTITIONS = 12
 MEMBERS = 3
+BROKERS = 6
 SAMPLES = 30
 ROUNDS = 5
 ROWS_A_FILE = 1_000_000
@@ -73,6 +75,34 @@ class GeneratedWarehouse:
                 group = np.repeat(np.arange(first, last), count)
                 self._append(name, group, columns(group, np.tile(np.arange(count), last - first)))
         self._append("ingest_progress", np.arange(PARTITIONS), self._progress(np.arange(PARTITIONS)))
+        self._write_cluster()
+
+    def _write_cluster(self) -> None:
+        """Write brokers, topics, their partitions and settings, and coordinators."""
+        brokers, topics = np.arange(BROKERS), np.arange(self._groups)
+        names = {"topic": np.char.mod("orders-%05d", topics)}
+        since = {"valid_from": np.full(len(topics), self._end_ms - _SPAN_MS)}
+        hosts = {"host": np.char.mod("kafka-%d", brokers), "valid_from": since["valid_from"][:1].repeat(BROKERS)}
+        self._append("brokers", brokers, {"broker_id": brokers, **hosts, **self._open(brokers >= 0, brokers)})
+        are_open = self._open(topics >= 0, topics)
+        self._append("topics", topics, {**names, **since, **are_open, "partition_count": topics * 0 + 12})
+        self._append("topic_configs", topics, {**names, **since, **are_open, "min_insync_replicas": topics * 0 + 2})
+        for epoch in range(2):
+            for name, column, of, count in (
+                ("topic_partitions", "leader", topics, TOPIC_PARTITIONS),
+                ("coordinators", "broker_id", np.arange(1), PARTITIONS),
+            ):
+                topic, number = np.repeat(of, count), np.tile(np.arange(count), len(of))
+                isr = pa.array([[1, 2]] * len(topic), pa.list_(pa.int32()))
+                led = {column: (number + epoch) % BROKERS, "leader_epoch": number * 0 + epoch, "replicas": isr}
+                led |= {"topic": np.char.mod("orders-%05d", topic), "partition": number, "record_partition": number}
+                self._append(name, topic, {**led, "isr": isr, **self._epoch(epoch, topic)})
+
+    def _epoch(self, epoch: int, topic: np.ndarray) -> Columns:
+        ends = topic * 0 + self._end_ms - _SPAN_MS // 2
+        since = ends if epoch else ends - _SPAN_MS // 2
+        is_open = np.full(len(topic), bool(epoch))
+        return {"valid_from": since, "valid_to": _unless(is_open, ends), **self._open(is_open, topic)}
 
     def _append(self, name: str, group: np.ndarray, given: Columns) -> None:
         """Append rows with the columns that the views read; the others are null."""
@@ -244,8 +274,10 @@ def _cut(count: int, size: int) -> Iterator[tuple[int, int]]:
     return ((first, min(first + size, count)) for first in range(0, count, size))
 
 
-def _array(values: np.ndarray, type_: pa.DataType) -> pa.Array:
+def _array(values: np.ndarray | pa.Array, type_: pa.DataType) -> pa.Array:
     """Return an Arrow array; milliseconds become microseconds, None becomes null."""
+    if isinstance(values, pa.Array):
+        return values
     if pa.types.is_timestamp(type_):
         milliseconds = pa.array(values.tolist() if values.dtype == object else values, pa.int64())
         return milliseconds.cast(pa.timestamp("ms", "UTC")).cast(type_)

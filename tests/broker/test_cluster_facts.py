@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicCollection
+from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -36,11 +36,12 @@ from kafka.admin import (
 
 from grouptrail.cluster_facts import sampler as of_sampler
 from grouptrail.cluster_facts.job import Sampling
-from grouptrail.cluster_facts.sample import BROKERS, CLUSTER_INFO, CONFIGS, PARTITIONS, TABLES, TOPICS
+from grouptrail.cluster_facts.sample import BROKERS, CLUSTER_INFO, CONFIGS, COORDINATORS, PARTITIONS, TABLES, TOPICS
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED, ClusterDescription
+from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import VERSIONS, Broker
 from servers.kafka_cluster import KafkaCluster
@@ -49,6 +50,7 @@ from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that
 from support.landed import config_of
 from support.queries import asked
 
+COORDINATORS_NOW = "SELECT record_partition, broker_id FROM coordinators_at(now())"
 URL_SAFE = str.maketrans("+/", "-_")  # base64 as Kafka prints it, of librdkafka's
 
 
@@ -219,6 +221,78 @@ def test_cluster_job_three_brokers_lose_one_and_then_their_quorum(tmp_path: Path
         assert f"cluster: the controller is unknown: {of_sampler.CONTROLLER_UNANSWERED}" in job.lines
         assert sampled("leaders_at(now())") == led, "what brokers knew"
         job.cluster.close()
+
+
+def test_cluster_job_coordinators_move_with_the_offset_at_which_their_epoch_begins(tmp_path: Path) -> None:
+    """Judged by Kafka's consumer groups command, and by the epochs in the headers of the records."""
+    groups = [f"group-{number}" for number in range(6)]
+    properties = {"offsets.topic.num.partitions": "3", "offsets.topic.replication.factor": "3"}
+    with KafkaCluster(tmp_path / "kafka", properties=properties) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        done(admin.create_topics([NewTopic("orders", 1, 3)]))
+        job = Job(config_of(cluster.bootstrap, tmp_path / "warehouse"))
+
+        def commit(offset: int) -> None:
+            for group in groups:
+                consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group})
+                consumer.commit(offsets=[TopicPartition("orders", 0, offset)], asynchronous=False)
+                consumer.close()
+
+        def are_led_as_described(by: Broker) -> bool:
+            described = by.tool(
+                *("org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--describe", "--state"),
+                *("--all-groups", "--bootstrap-server", by.bootstrap),
+            ).stdout
+            coordinators = {
+                name: int(node) for name, node in re.findall(r"^(group-\d)\s+\S+ +\((\d+)\)", described, re.M)
+            }
+            job.sample()
+            led = {row["record_partition"]: row["broker_id"] for row in asked(job.config, COORDINATORS_NOW)}
+            return coordinators == {name: led.get(coordinator_partition(name, 3)) for name in groups}
+
+        def epochs() -> dict[int, list[tuple[int, int]]]:
+            """Return each partition's epochs by the headers of its records, with the first offset of each."""
+            found: dict[int, dict[int, int]] = {number: {} for number in range(3)}
+            for number, offset, epoch in records_of(cluster.bootstrap, "__consumer_offsets", 3):
+                found[number].setdefault(epoch, offset)
+            return {number: sorted(first.items()) for number, first in found.items()}
+
+        commit(1)
+        await_that(lambda: are_led_as_described(cluster.brokers[0]))
+        lost = asked(job.config, COORDINATORS_NOW)[0]["broker_id"]
+        cluster.brokers[lost - 1].kill()
+        commit(2)
+        await_that(lambda: are_led_as_described(cluster.brokers[lost % 3]))
+        job.cluster.close()
+        rows = sorted(landed.rows(job.config, COORDINATORS), key=lambda row: row["leader_epoch"])
+        for number, begun in epochs().items():
+            known = {row["leader_epoch"]: row for row in rows if row["record_partition"] == number}
+            assert begun == [(epoch, known[epoch]["first_offset"]) for epoch, _ in begun]
+        moved = [row for row in rows if row["broker_id"] == lost]
+        assert moved
+        assert not any(row["is_open"] for row in moved)
+
+
+def records_of(bootstrap: str, topic: str, partitions: int) -> Iterator[tuple[int, int, int]]:
+    """Yield partition, offset and leader epoch of every record of a topic."""
+    ends = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "judge",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+    }
+    consumer = Consumer({**ends, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    ended = 0
+    with closing(consumer):
+        while ended < partitions:
+            message = consumer.poll(PATIENCE_SECONDS)
+            assert message is not None
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                ended += 1
+                continue
+            yield message.partition(), message.offset(), message.leader_epoch()
 
 
 def test_cluster_job_topic_created_changed_recreated_and_deleted_has_each_as_a_row(

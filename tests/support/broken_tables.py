@@ -107,6 +107,7 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
     "topics": [{"topic": "orders", "created_at": at(1), **row} for row in OVERLAPPING],
     "topic_partitions": [{**PLACE, "leader": -1, **row} for row in OVERLAPPING],
     "topic_configs": [{"topic": "orders", **row} for row in OVERLAPPING],
+    "coordinators": [{**row, "record_partition": 1, "leader_epoch": 2, "broker_id": None} for row in OVERLAPPING],
     "cluster_info": OVERLAPPING,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import ClusterMetadata, metadata_of
+from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
 
 DEFAULTS = {
     "cleanup.policy": "delete",
@@ -47,7 +48,7 @@ class FakeCluster:
     """Its public attributes are what it answers. `down` raises from every request, `failing` by a request's name.
 
     `hidden` topics are there, but the principal may not DESCRIBE them; `asked` are the topics of each request for
-    settings.
+    settings, `asked_epochs` the arguments of each request for leaders' epochs, whose answers `epochs` has.
     """
 
     topics: dict[str, FakeTopic] = field(default_factory=dict)
@@ -62,10 +63,12 @@ class FakeCluster:
     announced: dict[int, tuple[str, str | None]] = field(
         default_factory=lambda: {1: ("4.1", "4.2"), 2: ("4.3", None)}
     )
+    epochs: dict[Place, list[LeaderEpoch] | str] = field(default_factory=dict)
     levels: list[dict[str, Any]] | None = field(default_factory=lambda: [{"name": "group.version", "level": 1}])
     down: Exception | None = None
     failing: dict[str, Exception] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
+    asked_epochs: list[tuple[int, dict[Place, int], dict[Place, int]]] = field(default_factory=list)
 
     def create(self, name: str, partitions: int = 1, **more: Any) -> None:
         """Create a topic, whose partitions are all led by broker 1."""
@@ -101,6 +104,21 @@ class FakeCluster:
     def features(self) -> list[dict[str, Any]] | None:
         self._raise("features")
         return self.levels
+
+    def leader_epochs(
+        self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int]
+    ) -> dict[Place, list[LeaderEpoch] | str]:
+        self._raise("leader_epochs")
+        self.asked_epochs.append((leader, dict(newest), dict(known)))
+        answers: dict[Place, list[LeaderEpoch] | str] = {}
+        for place, epoch in newest.items():
+            found = self.epochs.get(place, [LeaderEpoch(epoch, 0)])
+            answers[place] = (
+                found
+                if isinstance(found, str)
+                else [one for one in found if known.get(place, -1) < one.epoch <= epoch]
+            )
+        return answers
 
     def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
         self._raise("topic_configs")

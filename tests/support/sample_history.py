@@ -75,6 +75,11 @@ def _led(
     return {"topic": "orders", "partition": partition, "leader": leader, **replicas, **times}
 
 
+def _coordinated(epoch: int, broker: int | None, since: float | None, until: float | None = None) -> dict[str, Any]:
+    times = {"valid_from": None if since is None else at(since), "valid_to": None if until is None else at(until)}
+    return {"record_partition": 9, "leader_epoch": epoch, "broker_id": broker, "first_offset": 10 * epoch, **times}
+
+
 _ROWS: dict[str, Rows] = {
     "consumer_lag": [
         _lag("billing", 0, 0, "OK", 0),
@@ -186,6 +191,11 @@ _ROWS: dict[str, Rows] = {
             "min_insync_replicas": 1,
             "valid_from": at(2),
         },
+    ],
+    "coordinators": [
+        _coordinated(2, None, None, 0),
+        _coordinated(3, 2, 0, 5),
+        _coordinated(5, 1, 5),
     ],
     "cluster_info": [{"cluster_id": "x", "controller": 1, "valid_from": at(0)}],
     "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
@@ -303,6 +313,11 @@ ASKED: dict[str, tuple[str, Rows]] = {
     "lag_around": (
         "SELECT sampled_at, partition, lag, status FROM lag_around('billing', '2026-03-04T11:59:30Z', '90 seconds')",
         [{"sampled_at": "2026-03-04T12:00:00Z", "partition": 0, "lag": 0, "status": "OK"}],
+    ),
+    "coordinators_at": (
+        "SELECT record_partition, broker_id, host, leader_epoch, first_offset "
+        "FROM coordinators_at('2026-03-04T12:04:00Z')",
+        [{"record_partition": 9, "broker_id": 2, "host": "kafka-2", "leader_epoch": 3, "first_offset": 30}],
     ),
     "leaders_at": (
         "SELECT topic, partition, leader, host, rack, leader_epoch, valid_from, valid_to "

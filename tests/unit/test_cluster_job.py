@@ -12,6 +12,7 @@ from grouptrail.cluster_facts.sample import (
     BROKERS,
     CLUSTER_INFO,
     CONFIGS,
+    COORDINATORS,
     OBSERVED_SCHEMAS,
     PARTITIONS,
     TABLES,
@@ -20,6 +21,7 @@ from grouptrail.cluster_facts.sample import (
 from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, Sampler
 from grouptrail.config import Config
 from grouptrail.kafka.errors import KafkaUnreachableError
+from grouptrail.kafka.leader_epochs import LeaderEpoch
 from grouptrail.quality import check
 from grouptrail.quality.snapshot import take
 from grouptrail.runtime.warehouses import warehouse_of
@@ -114,7 +116,7 @@ def test_sampling_each_change_ends_a_row_and_begins_another(job: Job, restarts: 
     job.cluster.configs["audit"] = {**DEFAULTS, "retention.ms": "1000"}
     job.sample()
     ended = {name: [row for row in landed.rows(job.config, name) if not row["is_open"]] for name in TABLES}
-    assert {name: len(rows) for name, rows in ended.items()} == {
+    assert {name: len(rows) for name, rows in ended.items() if rows} == {
         BROKERS: 1, TOPICS: 1, PARTITIONS: 1, CONFIGS: 1, CLUSTER_INFO: 1,
     }  # fmt: skip
     [led] = ended[PARTITIONS]
@@ -126,6 +128,25 @@ def test_sampling_each_change_ends_a_row_and_begins_another(job: Job, restarts: 
     created = {row["topic"]: row["created_at"] for row in landed.rows(job.config, TOPICS) if row["is_open"]}
     assert created == {"audit": None, "billing": led["valid_to"], "orders": led["valid_to"]}
     assert (job.valid(CONFIGS)[0]["retention_ms"], job.valid(CLUSTER_INFO)[0]["features"]) == (1000, None)
+    assert_expected(job.config)
+
+
+def test_sampling_coordinators_have_a_row_for_each_epoch(job: Job) -> None:
+    """Also epochs that were over before a sample showed them: their brokers and times are unknown."""
+    topic = "__consumer_offsets"
+    job.cluster.create(topic)
+    job.cluster.epochs[topic, 0] = [LeaderEpoch(epoch, 10 * epoch) for epoch in (0, 1, 4, 5)]
+    for epoch, leader in ((1, 1), (1, 1), (5, 2)):
+        job.cluster.lead(topic, leader_epoch=epoch, leader_id=leader)
+        job.sample()
+        job.restart()
+    rows = sorted(landed.rows(job.config, COORDINATORS), key=lambda row: row["leader_epoch"])
+    assert [(row["leader_epoch"], row["first_offset"], row["broker_id"], row["is_open"]) for row in rows] == [
+        (0, 0, None, False), (1, 10, 1, False), (4, 40, None, False), (5, 50, 2, True),
+    ]  # fmt: skip
+    zero, one, four, five = rows
+    assert (zero["valid_from"], zero["valid_to"]) == (None, one["valid_from"])
+    assert one["valid_to"] == four["valid_to"] == five["valid_from"] > one["valid_from"]
     assert_expected(job.config)
 
 

@@ -12,6 +12,8 @@ from grouptrail.cluster_facts.sample import (
     BROKERS,
     CLUSTER_INFO,
     CONFIGS,
+    COORDINATORS,
+    OBSERVED_SCHEMAS,
     OPEN_SCHEMAS,
     PARTITIONS,
     TABLES,
@@ -22,6 +24,7 @@ from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, CONTROLLER_UNANSWER
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED
 from grouptrail.kafka.errors import KafkaUnreachableError
+from grouptrail.kafka.leader_epochs import LeaderEpoch
 from support.fake_cluster import DEFAULTS, FakeCluster, partition
 
 LOST = KafkaUnreachableError("kafka-1:9092 no longer answers")
@@ -254,3 +257,56 @@ def test_metadata_old_brokers_lack_ids_and_epochs(cluster: FakeCluster, sampler:
     sample = sampler.sample(nothing())
     assert rows(sample, TOPICS)[0]["topic_id"] is None
     assert (rows(sample, PARTITIONS)[0]["leader_epoch"], rows(sample, PARTITIONS)[0]["offline"]) == (None, [])
+
+
+OFFSETS_0 = ("__consumer_offsets", 0)
+
+
+def coordinated(epoch: int, first_offset: int, broker: int | None = 1) -> dict[str, Any]:
+    row = {"record_partition": 0, "leader_epoch": epoch, "broker_id": broker, "first_offset": first_offset}
+    return {name: row[name] for name in OBSERVED_SCHEMAS[COORDINATORS].names}
+
+
+def test_sample_has_the_epochs_of_coordinators_and_asks_for_new_ones_only(
+    cluster: FakeCluster, sampler: Sampler
+) -> None:
+    cluster.create(OFFSETS_0[0], is_internal=True)
+    cluster.epochs[OFFSETS_0] = [LeaderEpoch(0, 0), LeaderEpoch(2, 10), LeaderEpoch(3, 25), LeaderEpoch(6, 40)]
+    cluster.lead(OFFSETS_0[0], leader_epoch=2)
+    first = sampler.sample(nothing())
+    assert rows(first, COORDINATORS) == [coordinated(2, 10)]
+    assert first.tables[COORDINATORS].past.to_pylist() == [coordinated(0, 0, None)]
+    second = sampler.sample(known(first))
+    assert (rows(second, COORDINATORS), len(cluster.asked_epochs)) == ([coordinated(2, 10)], 1)
+    cluster.lead(OFFSETS_0[0], leader_epoch=6, leader_id=2)
+    third = sampler.sample(known(second))
+    assert rows(third, COORDINATORS) == [coordinated(6, 40, 2)]
+    assert third.tables[COORDINATORS].past.to_pylist() == [coordinated(3, 25, None)]
+    assert cluster.asked_epochs[-1] == (2, {OFFSETS_0: 6}, {OFFSETS_0: 2})
+
+
+@pytest.mark.parametrize("fault", ["LEADER_NOT_AVAILABLE", LOST])
+def test_sample_coordinator_that_does_not_answer_keeps_its_row(
+    cluster: FakeCluster, sampler: Sampler, fault: str | Exception
+) -> None:
+    cluster.create(OFFSETS_0[0])
+    first = sampler.sample(nothing())
+    cluster.lead(OFFSETS_0[0], leader_epoch=1, leader_id=2)
+    if isinstance(fault, str):
+        cluster.epochs[OFFSETS_0] = fault
+    else:
+        cluster.failing["leader_epochs"] = fault
+    second = sampler.sample(known(first))
+    assert rows(second, COORDINATORS) == rows(first, COORDINATORS)
+    [problem] = second.problems
+    assert problem == f"epochs of coordinators are unknown: {fault}: '__consumer_offsets-0'"
+    cluster.epochs, cluster.failing = {}, {}
+    assert rows(sampler.sample(known(second)), COORDINATORS) == [coordinated(1, 0, 2)]
+
+
+def test_sample_coordinator_without_a_leader_keeps_its_row(cluster: FakeCluster, sampler: Sampler) -> None:
+    cluster.create(OFFSETS_0[0])
+    first = sampler.sample(nothing())
+    cluster.lead(OFFSETS_0[0], leader_epoch=1, leader_id=-1)
+    second = sampler.sample(known(first))
+    assert (rows(second, COORDINATORS), len(cluster.asked_epochs)) == (rows(first, COORDINATORS), 1)

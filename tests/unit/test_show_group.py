@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +121,41 @@ def test_show_group_at_a_time_prints_state_members_and_rebalances(warehouse: Con
     assert "4: 2 generations before it are not in the log" in text
     assert text.index("member_joined") < text.index("group_started")
     assert "ambiguous" not in text
+
+
+@pytest.fixture
+def coordinated(warehouse: Config, tmp_path: Path) -> Config:
+    """Partition 9 moved from broker 2 to broker 1, between the samples 5 and 6 minutes after the beginning."""
+    config = Config(warehouse=str(tmp_path / "lake"))
+    shutil.copytree(warehouse.warehouse, config.warehouse)
+    epochs = [
+        {"leader_epoch": 3, "broker_id": 2, "valid_from": at(1), "valid_to": at(6), "last_seen_at": at(5)},
+        {"leader_epoch": 4, "broker_id": 1, "valid_from": at(6)},
+    ]
+    lay(config, "coordinators", *({"record_partition": 9, "first_offset": 7, **one} for one in epochs))
+    lay(config, "brokers", {"broker_id": 1, "host": "kafka-1", "valid_from": at(1)})
+    return config
+
+
+@pytest.mark.parametrize(
+    ("time", "brokers"),
+    [
+        (None, ", on broker 1 (kafka-1)"),
+        (at(7), ", on broker 1 (kafka-1)"),
+        (at(4), ", on broker 2 then and broker 1 (kafka-1) now"),
+        (
+            at(5.5),
+            ", on broker 2 then and broker 1 (kafka-1) now "
+            "(it moved between 2026-03-04 12:05:00 and 2026-03-04 12:06:00 UTC)",
+        ),
+        (at(0.5), ", on broker 1 (kafka-1) now"),
+    ],
+)
+def test_show_group_names_the_coordinator_then_and_now(
+    coordinated: Config, time: datetime | None, brokers: str
+) -> None:
+    second_line = shown(coordinated, time).splitlines()[1]
+    assert second_line.endswith(f"coordinator partition 9 of __consumer_offsets{brokers}")
 
 
 def test_show_group_unreadable_assignment_is_unknown(warehouse: Config) -> None:

@@ -67,6 +67,26 @@ def test_group_page_links_each_rebalance(site: Site) -> None:
     assert "generation-25" in anchors
 
 
+def test_group_page_names_the_coordinator(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    billing(config)
+    lay(config, "ingest_progress", progress(0, 10, landed_at=KNOWN_UNTIL))
+    moved = {"valid_to": at(30), "last_seen_at": at(29)}
+    lay(
+        config,
+        "coordinators",
+        {"record_partition": 9, "leader_epoch": 1, "broker_id": 2, "first_offset": 0, "valid_from": at(0), **moved},
+        {"record_partition": 9, "leader_epoch": 2, "broker_id": 1, "first_offset": 50, "valid_from": at(30)},
+    )
+    lay(config, "brokers", {"broker_id": 1, "host": "kafka-1", "valid_from": at(0)})
+    site = Site(config)
+    now = group(site, "billing")["now"]
+    assert (now["coordinator"]["broker_id"], now["coordinator"]["host"]) == (1, "kafka-1")
+    assert "broker 1 <small>kafka-1</small>" in site.get("/groups/billing")
+    assert "broker 2 then and broker 1 now" in site.get("/groups/billing?at=2026-03-04T12:10:00Z")
+    assert "broker 2 then, or no longer and" in site.get("/groups/billing?at=2026-03-04T12:29:30Z")
+
+
 def test_group_page_opens_each_table_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
 

@@ -15,7 +15,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.cluster_facts.sample import KEYS, OPEN_SCHEMAS, PARTITIONS, TOPICS, LastSeen, Observation
+from grouptrail.cluster_facts.sample import (
+    KEYS,
+    OBSERVED_SCHEMAS,
+    OPEN_SCHEMAS,
+    PARTITIONS,
+    TOPICS,
+    LastSeen,
+    Observation,
+)
 from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.schema import table_schema
 
@@ -29,8 +37,9 @@ _TIME = pa.timestamp("us", tz="UTC")
 class TableChanges:
     """Changed rows of a table.
 
-    `rows` have all its columns but the cluster: first `ended` rows that were open, then those that begin. `buckets`
-    has the bucket of each, of ended ones where they were. `open_rows` are valid now, with the columns `OPEN_SCHEMAS`.
+    `rows` have all its columns but the cluster: first `ended` rows that were open, then those that begin, and those
+    that were over before the sample. `buckets` has the bucket of each, of ended ones where they were. `open_rows` are
+    valid now, with the columns `OPEN_SCHEMAS`.
     """
 
     rows: pa.Table
@@ -40,7 +49,7 @@ class TableChanges:
 
     @property
     def began(self) -> int:
-        """How many rows begin."""
+        """How many rows begin, or were over already."""
         return len(self.rows) - self.ended
 
     def parts(self, most_rows: int) -> Iterator[tuple[pa.Table, Collection[int]]]:
@@ -78,11 +87,17 @@ def compare(
     ends &= ~_is_of(open_rows, seen.unanswered)
     began = _begun(table, _chosen(observed, changed | ~is_known), at)
     ended, stay = _chosen(open_rows, ends), _chosen(open_rows, ~ends)
-    rows = pa.concat_tables([_ended(table, ended, observed, at, last), _as_rows(table, began, is_open=True)])
+    past = _over(table, seen.past, at)
+    rows = pa.concat_tables([_ended(table, ended, observed, at, last), _as_rows(table, began, is_open=True), past])
     return TableChanges(
         rows=rows,
         ended=len(ended),
-        buckets=np.concatenate([one["open_bucket"].to_numpy().astype(np.int64) for one in (ended, began)]),
+        buckets=np.concatenate(
+            [
+                *(one["open_bucket"].to_numpy().astype(np.int64) for one in (ended, began)),
+                np.zeros(len(past), np.int64),
+            ]
+        ),
         open_rows=pa.concat_tables([stay, began]).combine_chunks() if len(stay) else began,
     )
 
@@ -139,6 +154,13 @@ def _ended(table: str, ended: pa.Table, observed: pa.Table, at: datetime, last: 
     for name, values in times.items():
         rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), values)
     return rows
+
+
+def _over(table: str, past: pa.Table | None, at: datetime) -> pa.Table:
+    """Return rows that were over before a sample; when they began, and when they were so, is not known."""
+    rows = _as_rows(table, OBSERVED_SCHEMAS[table].empty_table() if past is None else past, is_open=False)
+    place = rows.schema.get_field_index("valid_to")
+    return rows.set_column(place, rows.schema.field(place), _repeated(at, len(rows)))
 
 
 def _begun(table: str, rows: pa.Table, at: datetime) -> pa.Table:

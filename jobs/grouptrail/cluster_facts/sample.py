@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from grouptrail.storage.schema import table_schema
 
-BROKERS, TOPICS, PARTITIONS, CONFIGS, CLUSTER_INFO = TABLES = (
+BROKERS, TOPICS, PARTITIONS, CONFIGS, COORDINATORS, CLUSTER_INFO = TABLES = (
     "brokers",
     "topics",
     "topic_partitions",
     "topic_configs",
+    "coordinators",
     "cluster_info",
 )
 """The tables, in the order in which they are written: with `cluster_info` a sample is written whole."""
@@ -24,6 +25,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     TOPICS: ("topic",),
     PARTITIONS: ("topic", "partition"),
     CONFIGS: ("topic",),
+    COORDINATORS: ("record_partition",),
     CLUSTER_INFO: (),
 }
 """What identifies a row among those that are valid at a time."""
@@ -49,7 +51,7 @@ class Observation:
 
     They were so at some time between `asked_at`, before the first request, and `at`, after the last answer.
     `unanswered` are topics of which the sample says nothing, neither what they are nor that they are gone. They are
-    exceptions if `is_whole`; otherwise few topics were asked for.
+    exceptions if `is_whole`; otherwise few topics were asked for. `past` are rows that were over before the sample.
     """
 
     rows: pa.Table
@@ -57,6 +59,7 @@ class Observation:
     at: datetime
     unanswered: Collection[str] = ()
     is_whole: bool = True
+    past: pa.Table | None = None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grouptrail.cluster_facts.sample import (
     BROKERS,
     CLUSTER_INFO,
     CONFIGS,
+    COORDINATORS,
     OBSERVED_SCHEMAS,
     PARTITIONS,
     TOPICS,
@@ -22,7 +24,9 @@ from grouptrail.cluster_facts.sample import (
 )
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, ClusterMetadata
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError
+from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
 
 CONFIG_SECONDS = 600.0
 """How often the settings of all topics are read; those of new topics are read at once."""
@@ -55,6 +59,9 @@ class Described(Protocol):
     def controller(self) -> int | str: ...
     def releases(self, brokers: Collection[int]) -> Mapping[int, tuple[str, str | None]]: ...
     def features(self) -> list[dict[str, Any]] | None: ...
+    def leader_epochs(
+        self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int]
+    ) -> Mapping[Place, list[LeaderEpoch] | str]: ...
     def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterable[tuple[str, Any]]: ...
     def close(self) -> None: ...
 
@@ -100,6 +107,7 @@ class Sampler:
         brokers = self._brokers(metadata.brokers, known, info, problems)
         described[BROKERS] = Observation(brokers, asked_at, self._now())
         described[CONFIGS] = self._configs(known, metadata.topics, unanswered, problems)
+        described[COORDINATORS] = self._coordinators(metadata.partitions, known[COORDINATORS], problems)
         if info is not None:
             rows = pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO])
             described[CLUSTER_INFO] = Observation(rows, asked_at, self._now())
@@ -151,6 +159,38 @@ class Sampler:
             problems.append(f"brokers are listed and do not answer: {', '.join(map(str, silent))}")
         return releases
 
+    def _coordinators(self, partitions: pa.Table, known: pa.Table, problems: list[str]) -> Observation:
+        """Return the newest epoch of each partition of __consumer_offsets; those that do not answer keep theirs."""
+        asked_at = self._now()
+        current = {row["record_partition"]: row for row in known.to_pylist()}
+        newest: dict[int, dict[Place, int]] = {}
+        for one in partitions.filter(pc.equal(partitions["topic"], OFFSETS_TOPIC)).to_pylist():
+            number, leader, epoch = one["partition"], one["leader"], one["leader_epoch"]
+            if None not in (leader, epoch) and (number not in current or current[number]["leader_epoch"] != epoch):
+                newest.setdefault(leader, {})[OFFSETS_TOPIC, number] = epoch
+        before = {(OFFSETS_TOPIC, number): row["leader_epoch"] for number, row in current.items()}
+        past, failed = list[dict[str, Any]](), dict[str, str]()
+        for leader, epochs in sorted(newest.items()):
+            # Lower than the known one is the epoch of a topic that was created again.
+            earlier = {place: min(before[place], epoch - 1) for place, epoch in epochs.items() if place in before}
+            try:
+                answers = self._cluster.leader_epochs(leader, epochs, earlier)
+            except ClusterError as error:
+                answers = dict.fromkeys(epochs, str(error))
+            for place, answer in answers.items():
+                if isinstance(answer, str) or not answer or answer[-1].epoch != epochs[place]:
+                    failed[f"{place[0]}-{place[1]}"] = answer if isinstance(answer, str) else "its epochs are unknown"
+                    continue
+                *over, last = ({"record_partition": place[1], **_of_epoch(one)} for one in answer)
+                past += over
+                current[place[1]] = {**last, "broker_id": leader}
+        problems += _by_reason("epochs of coordinators are unknown", failed)
+        schema = OBSERVED_SCHEMAS[COORDINATORS]
+        rows = [{name: row[name] for name in schema.names} for row in current.values()]
+        return Observation(
+            pa.Table.from_pylist(rows, schema), asked_at, self._now(), past=pa.Table.from_pylist(past, schema)
+        )
+
     def _configs(
         self, known: Mapping[str, pa.Table], topics: pa.Table, unanswered: Mapping[str, str], problems: list[str]
     ) -> Observation:
@@ -183,6 +223,10 @@ class Sampler:
         not_read |= wanted - {row["topic"] for row in rows}
         read = pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[CONFIGS])
         return Observation(read, asked_at, self._now(), not_read, is_whole=is_due)
+
+
+def _of_epoch(one: LeaderEpoch) -> dict[str, int]:
+    return {"leader_epoch": one.epoch, "first_offset": one.first_offset}
 
 
 def _ids(topics: pa.Table) -> dict[str, str | None]:

@@ -11,6 +11,7 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 from uuid import UUID
 
@@ -122,12 +123,11 @@ class Cluster:
         needs DESCRIBE on the topics. A leader knows the epochs in which it led, or of which it copied records: of a
         compacted log, a new replica may lack some.
         """
-
-        def ask(epochs: Mapping[Place, int]) -> dict[Place, EndOffset]:
-            return self._ask(end_offsets_of(leader, epochs))
-
-        found = find_leader_epochs(ask, newest, known or {})
+        found = find_leader_epochs(partial(self._end_offsets, leader), newest, known or {})
         return {place: _epochs_or_reason(one) for place, one in found.items()}
+
+    def _end_offsets(self, leader: int, epochs: Mapping[Place, int]) -> dict[Place, EndOffset]:
+        return self._ask(end_offsets_of(leader, epochs))
 
     def close(self) -> None:
         """Close the connection; the next call opens a new one."""

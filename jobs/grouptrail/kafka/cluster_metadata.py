@@ -16,6 +16,7 @@ from grouptrail.kafka import client_internals
 from grouptrail.kafka.cluster import DESCRIBE_DENIED, UNKNOWN_TOPIC, Cluster
 from grouptrail.kafka.errors import error_name
 from grouptrail.kafka.groups import Throttle
+from grouptrail.kafka.leader_epochs import EndOffset, Place
 from grouptrail.kafka.log import topic_id_text
 
 CONFIGS_DENIED = "DESCRIBE_CONFIGS is denied"
@@ -181,6 +182,10 @@ class ClusterDescription(Cluster):
         for some in _parts(sorted(topics)):
             self._throttle.wait()
             yield from settings_of(self._send(client_internals.topic_configs_request(some, keys)))
+
+    def _end_offsets(self, leader: int, epochs: Mapping[Place, int]) -> dict[Place, EndOffset]:
+        self._throttle.wait()
+        return super()._end_offsets(leader, epochs)
 
     def _send(self, request: Any, node: int | None = None) -> Any:
         return self._ask(lambda admin: client_internals.send_to_node(admin, node, request))

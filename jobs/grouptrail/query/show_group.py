@@ -32,7 +32,7 @@ _OFFSETS = "offsets_as_of"
 TABLES = (
     *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
     COMMITS,
-    "log_offsets",
+    *("log_offsets", "coordinators", "brokers"),
 )
 _NAMES_SHOWN = 3
 _MEMBERLESS = (
@@ -84,6 +84,12 @@ WHERE cluster = :cluster AND topic = '{OFFSETS_TOPIC}' AND partition = :partitio
 ORDER BY sampled_at DESC
 LIMIT 1
 """
+_COORDINATOR = f"""
+SELECT broker_id, host, leader_epoch, valid_from, valid_to, last_seen_at,
+  coalesce(last_seen_at < :time, FALSE) AS may_have_moved
+FROM ({contracts.views()["coordinators_at"].sql})
+WHERE record_partition = :partition
+"""
 _FIRST_COMMIT = f"""
 SELECT min(record_at) AS at
 FROM {COMMITS}
@@ -134,7 +140,9 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
 
     `committed` has the offsets of a group that never had members; None for other groups. `generations_note`: why it
     may have had some all the same, as its generations may be in a damaged file. `held_back` is how many
-    records of its partition are behind an open transaction now, and not read yet; None where that is not sampled."""
+    records of its partition are behind an open transaction now, and not read yet; None where that is not sampled.
+    `coordinator` is the broker that led its partition by the samples of the cluster, `coordinator_now` the one that
+    leads it now, if `at` is given; None where no sample shows it."""
     warehouse = tables.warehouse
     tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
@@ -162,6 +170,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
     _add_clients(last, ask)
+    computed = coordinator_partition(group_id, count) if count else None
+    led = computed if now["record_partition"] is None else now["record_partition"]
     return {
         "group_id": group_id,
         "cluster": warehouse.cluster,
@@ -169,7 +179,9 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         **{name: now[name] for name in _OF_GROUP},
         **state,
         "offsets_partitions": count,
-        "coordinator_partition": coordinator_partition(group_id, count) if count else None,
+        "coordinator_partition": computed,
+        "coordinator": _led_by(tables, led, values["time"]),
+        "coordinator_now": _led_by(tables, led, LATEST) if at else None,
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "held_back": None if at else _held_back(tables, ask, values, now["record_partition"]),
         "members": members,
@@ -177,6 +189,13 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         "committed": committed,
         "generations_note": next(iter(damage_of(warehouse.table("generations").path)), None),
     }
+
+
+def _led_by(tables: SqlSnapshot, partition: int | None, time: Value) -> Row | None:
+    if partition is None or not {"coordinators", "brokers"} <= tables.versions.keys():
+        return None
+    values: dict[str, Value] = {"cluster": tables.warehouse.cluster, "partition": partition, "time": time}
+    return next(iter(tables.rows(filled(_COORDINATOR, values))), None)
 
 
 def _held_back(
@@ -267,10 +286,27 @@ def _coordinator(group: Row) -> str:
     recorded, computed, count = (
         group[name] for name in ("record_partition", "coordinator_partition", "offsets_partitions")
     )
-    text = f"coordinator partition {recorded} of __consumer_offsets"
+    text = f"coordinator partition {recorded} of __consumer_offsets{_brokers(group)}"
     if computed in (None, recorded):
         return text
     return f"{text} (of {count} partitions it would be {computed}: were partitions added, or are not all read?)"
+
+
+def _brokers(group: Row) -> str:
+    """Return which broker led the group's partition, then and now."""
+    then, now = group["coordinator"], group["coordinator_now"]
+    if group["at"] is None or now == then:
+        return f", on {_broker(then)}" if then else ""
+    known = [f"{_broker(one)} {when}" for one, when in ((then, "then"), (now, "now")) if one]
+    moved = ""
+    if then and then["may_have_moved"]:
+        moved = f" (it moved between {_time(then['last_seen_at'])} and {_time(then['valid_to'])} UTC)"
+    return f", on {' and '.join(known)}{moved}" if known else ""
+
+
+def _broker(coordinator: Row) -> str:
+    host = f" ({coordinator['host']})" if coordinator["host"] else ""
+    return f"broker {coordinator['broker_id']}{host}"
 
 
 def _assignment(group: Row) -> str:

@@ -209,6 +209,18 @@ class GroupMember(Answer):
     )
 
 
+class Coordinator(Answer):
+    """The broker that led a group's partition of __consumer_offsets at a time, by the samples of the cluster."""
+
+    broker_id: int = _column("coordinators", "broker_id")
+    host: str | None = Field(description="The host that it advertised. Null: it was not listed.")
+    leader_epoch: int = _column("coordinators", "leader_epoch")
+    valid_from: datetime = _column("coordinators", "valid_from")
+    valid_to: datetime | None = _column("coordinators", "valid_to")
+    last_seen_at: datetime | None = _column("coordinators", "last_seen_at")
+    may_have_moved: bool = Field(description="At the time asked for, no later sample showed it any more.")
+
+
 class GroupState(Answer):
     """A group at a time according to the history, as `grouptrail show group` shows it."""
 
@@ -222,6 +234,8 @@ class GroupState(Answer):
     state_note: str | None = Field(default=None, description="The note on the state.")
     evidence: str | None = _column("group_states", "evidence")
     coordinator_partition: int | None = Field(description="The partition of __consumer_offsets of this name.")
+    coordinator: Coordinator | None = Field(description="Null: no sample of the cluster shows it.")
+    coordinator_now: Coordinator | None = Field(description="The one now, of a group at another time.")
     partition_count: int | None = _column("generations", "partition_count")
     skew: int | None = _column("generations", "skew")
     is_assignors_own: bool | None = _column("generations", "is_assignors_own")
