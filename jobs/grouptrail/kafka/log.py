@@ -59,6 +59,17 @@ class FirstRecord:
     is_append_time: bool = False
 
 
+LARGEST_TIMESTAMP = -3
+"""Asks for the record with the largest timestamp, instead of a timestamp (KIP-734, Kafka 3.0)."""
+
+
+class RecordTimestamp(NamedTuple):
+    """A record's offset and its own timestamp (milliseconds)."""
+
+    offset: int
+    timestamp_ms: int
+
+
 def topic_id_text(topic_id: Any) -> str:
     """Return a topic id as Kafka prints it."""
     return urlsafe_b64encode(UUID(str(topic_id)).bytes).decode().rstrip("=")
