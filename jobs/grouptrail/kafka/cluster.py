@@ -28,7 +28,15 @@ from grouptrail.kafka.errors import (
     error_name,
 )
 from grouptrail.kafka.leader_epochs import NO_EPOCH, EndOffset, LeaderEpoch, Place, find_leader_epochs
-from grouptrail.kafka.log import NO_PARTITION, NO_TOPIC, TOPIC_DELETED, LogBounds, PartitionMetadata, topic_id_text
+from grouptrail.kafka.log import (
+    NO_PARTITION,
+    NO_TOPIC,
+    TOPIC_DELETED,
+    LogBounds,
+    PartitionMetadata,
+    RecordTimestamp,
+    topic_id_text,
+)
 from grouptrail.kafka.network import LOGIN_REFUSED, Network, adapt_kafka_python
 from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
 
@@ -38,6 +46,7 @@ GROUP_PREFIX = "grouptrail"
 
 UNKNOWN_TOPIC = 3
 DESCRIBE_DENIED = "DESCRIBE is denied"
+NOT_LED = "not led by this broker"
 
 # Requested in this order, a log that grows meanwhile still has log start <= last stable <= log end.
 BOUND_REQUESTS = (
@@ -47,11 +56,13 @@ BOUND_REQUESTS = (
 )
 
 # Why a broker returns no offset of a partition, by error code; other codes are reported by name.
-_NO_OFFSET = {3: TOPIC_DELETED, 5: "leader not available", 6: "not led by this broker", 29: DESCRIBE_DENIED}
+_NO_OFFSET = {3: TOPIC_DELETED, 5: "leader not available", 6: NOT_LED, 29: DESCRIBE_DENIED}
 
 _EPOCH_UNKNOWN = "the leader does not know its epoch yet"
 
 _NO_ANSWER = (client_errors.IncompatibleBrokerVersion, client_errors.RequestTimedOutError)
+# Error code, offset and timestamp of a partition that a response lacks.
+_MISSING = (-1, -1, -1)
 _DENIED = (client_errors.AuthorizationError, *LOGIN_REFUSED)
 _NO_ID = UUID(int=0)
 _SERVER = re.compile(r"(?:\w+://)?\[?(?P<host>[^\]/]+?)\]?:(?P<port>\d+)")
@@ -111,7 +122,20 @@ class Cluster:
         """Return the bounds of logs that one broker leads, or why there are none; sends three requests to it."""
         asked = [kafka.TopicPartition(*at) for at in partitions]
         answers = [self._ask(offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in BOUND_REQUESTS]
-        return {at: bounds_or_reason([answer.get(at, (-1, -1)) for answer in answers]) for at in partitions}
+        return {at: bounds_or_reason([answer.get(at, _MISSING)[:2] for answer in answers]) for at in partitions}
+
+    def records_since(
+        self, leader: int, asked: Mapping[tuple[str, int], int]
+    ) -> dict[tuple[str, int], RecordTimestamp | str | None]:
+        """Return the first record of each partition with a timestamp that is not lower than the one asked for.
+
+        `asked` gives a timestamp (milliseconds, or `LARGEST_TIMESTAMP`) for each of some partitions that one broker
+        leads; it gets one request (ListOffsets). None where the broker finds no such record among those that are
+        replicated, and a text that says why there is no answer. Markers of transactions are records, too.
+        """
+        specs = {kafka.TopicPartition(*at): timestamp for at, timestamp in asked.items()}
+        answers = self._ask(offsets_at(leader, specs, kafka.IsolationLevel.READ_UNCOMMITTED))
+        return {at: _record_or_reason(*answers.get(at, _MISSING)) for at in asked}
 
     def leader_epochs(
         self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int] | None = None
@@ -134,6 +158,11 @@ class Cluster:
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
+
+    def _limit_requests(self, seconds: float) -> None:
+        """Let no request take longer, even if the settings allow it."""
+        timeout_ms = self._arguments["request_timeout_ms"]
+        self._arguments["request_timeout_ms"] = min(timeout_ms, round(seconds * 1000))
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask over the kept connection, and once more over a new one if the kept one was lost."""
@@ -258,16 +287,16 @@ class Cluster:
 
 def offsets_at(
     leader: int, asked: dict[Any, Any], isolation: Any
-) -> Callable[[Any], dict[tuple[str, int], tuple[int, int]]]:
-    """Request offsets from one broker: returns error code and offset by topic and partition.
+) -> Callable[[Any], dict[tuple[str, int], tuple[int, int, int]]]:
+    """Request offsets from one broker: returns error code, offset and timestamp by topic and partition.
 
     `list_partition_offsets` asks all leaders, and raises if one of them, or one partition, returns an error.
     """
 
-    def ask(admin: Any) -> dict[tuple[str, int], tuple[int, int]]:
+    def ask(admin: Any) -> dict[tuple[str, int], tuple[int, int, int]]:
         request = client_internals.list_offsets_request(admin, asked, isolation)
         return {
-            (topic.name, partition.partition_index): (partition.error_code, partition.offset)
+            (topic.name, partition.partition_index): (partition.error_code, partition.offset, partition.timestamp)
             for topic in client_internals.send_to_node(admin, leader, request).topics
             for partition in topic.partitions
         }
@@ -301,6 +330,12 @@ def bounds_or_reason(answers: Sequence[tuple[int, int]]) -> LogBounds | str:
     if failed is not None:
         return _NO_OFFSET.get(failed) or error_name(failed)
     return LogBounds(*(offset for _, offset in answers))
+
+
+def _record_or_reason(code: int, offset: int, timestamp_ms: int) -> RecordTimestamp | str | None:
+    if code:
+        return _NO_OFFSET.get(code) or error_name(code)
+    return None if offset < 0 else RecordTimestamp(offset, timestamp_ms)
 
 
 def partitions_of(

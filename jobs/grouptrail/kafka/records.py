@@ -27,9 +27,8 @@ class RecordReader(Cluster):
 
     def __init__(self, settings: Mapping[str, str], deadline_seconds: float) -> None:
         super().__init__(settings, deadline_seconds)
-        # Also if the settings allow a request more: the lag of all other groups waits for this one.
-        timeout_ms = self._arguments["request_timeout_ms"]
-        self._arguments["request_timeout_ms"] = min(timeout_ms, round(deadline_seconds * 1000))
+        # The lag of all other groups waits for these records.
+        self._limit_requests(deadline_seconds)
         self._readers: dict[bool, Any] = {}
 
     def first_records(self, wanted: Collection[RecordRequest]) -> dict[RecordRequest, FirstRecord | None]:
@@ -111,7 +110,7 @@ class RecordReader(Cluster):
         ends: dict[Any, int] = {}
         for leader, partitions in led_by.items():
             answer = self._ask(offsets_at(leader, dict.fromkeys(partitions, kafka.OffsetSpec.LATEST), level))
-            ends |= {kafka.TopicPartition(*place): offset for place, (code, offset) in answer.items() if not code}
+            ends |= {kafka.TopicPartition(*place): offset for place, (code, offset, _) in answer.items() if not code}
         return ends
 
     def _reader(self, *, is_isolated: bool) -> Any:
