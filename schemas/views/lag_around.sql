@@ -12,7 +12,7 @@
 --   - {name: lag, type: bigint, null_means: "unknown: see problem", about: how many offsets behind}
 --   - {name: lost_records, type: bigint, null_means: "unknown: see problem", about: "how many of these offsets were deleted unread"}
 --   - {name: lag_seconds, type: double, null_means: "unknown: see problem", about: how many seconds behind}
---   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (a lower bound) or exact"}
+--   - {name: lag_seconds_method, type: string, null_means: lag_seconds is null, about: "observed, bounded (a lower bound), dated or exact"}
 --   - {name: consume_rate, type: double, null_means: fewer than two samples, about: records per second that the group consumes}
 --   - {name: produce_rate, type: double, null_means: fewer than two samples, about: records per second that are produced}
 --   - {name: catch_up_seconds, type: double, null_means: "never at these rates, or unknown", about: seconds until lag is 0 at these rates}

@@ -207,6 +207,7 @@ _NO_LAG: dict[str, Any] = dict.fromkeys(
         "log_end_offset",
         "lost_records",
         "lag_seconds_method",
+        "lag_seconds_error",
         "consume_rate",
         "produce_rate",
         "catch_up_seconds",

@@ -135,6 +135,9 @@ class LagConfig(Section):
     """Groups whose lag ends at the last stable offset."""
     exact_groups: Patterns = ()
     """Groups whose oldest unread record is read from the broker for its age; needs READ on its topic."""
+    timestamp_lookup: bool = True
+    """Whether brokers look up the timestamps of unread records that are older than the samples, for lag in seconds;
+    needs DESCRIBE on their topics."""
     shards: int = Field(default=1, ge=1)
     """Number of parts in which lag is computed beside Spark's executors; 1 computes it in the driver's process."""
 

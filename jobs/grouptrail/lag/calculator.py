@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.lag.dated import DatedRecords, TimestampLookup
 from grouptrail.lag.departures import (
     ALL_KEPT_SECONDS,
     READ_BEFORE_END,
@@ -53,7 +54,7 @@ from grouptrail.lag.offsets import (
 from grouptrail.lag.positions import READ, Positions
 from grouptrail.lag.rhythm import UsualWaits
 from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
-from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
+from grouptrail.lag.unread import FEW_OFFSETS, MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.storage.schema import ADMIN, columns_of, compact, table_schema
@@ -110,13 +111,20 @@ class Rules:
 class _Age:
     """The age of each position's first unread record; NaN and None where not known.
 
-    `record_at` is that record's own timestamp (microseconds), where it was read.
+    `by_samples` is the age without timestamps that brokers looked up, which verdicts go by: a producer may set any.
+    `record_at` is the record's own timestamp (microseconds), where it was read. The offsets `undated` of `partitions`
+    have records that are older than the samples. `may_be_of_marker`: a timestamp was found, but not whether a record
+    has it.
     """
 
     seconds: Floats
+    by_samples: Floats
     errors: Floats
     methods: Texts
     record_at: Ints
+    partitions: Ints
+    undated: Ints
+    may_be_of_marker: Bools
 
 
 @dataclass(frozen=True)
@@ -194,6 +202,7 @@ class LagCalculator:
         self._owned = NONE_OWNED
         self._owned_numbers = np.empty(0, np.int64), np.empty(0, np.int64)
         self._unread = UnreadOffsets()
+        self._dated = DatedRecords()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
         self.positions = Positions(first_until)
@@ -237,6 +246,7 @@ class LagCalculator:
             self._ends.add(LogEndSample(int(asked_at), int(answered_at), column))
         replaced = self._replaced_logs(numbers, ends, rows["topic_id"].to_pylist())
         self._ends.forget(replaced)
+        self._dated.forget(replaced)
         of_replaced = np.flatnonzero(np.isin(self._partition_of, replaced))
         self._window.forget(of_replaced)
         self._waits.forget(of_replaced)
@@ -256,6 +266,7 @@ class LagCalculator:
         until: int | None = None,
         fetch_records: FetchRecords | None = None,
         fetch_offsets: FetchOffsets | None = None,
+        timestamp_lookup: TimestampLookup | None = None,
         columns: Sequence[str] = ROWS.names,
     ) -> pa.Table:
         """Return `columns` of the rows of `consumer_lag` at the newest sample (`ROWS`); none before the first sample.
@@ -263,8 +274,9 @@ class LagCalculator:
         Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
         that members own, so that one without a commit gets a row; `last_owners` those that the last members of Empty
         groups owned (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have stopped a few
-        offsets before the end. `fetch_offsets` serves groups whose commits are held back. Without them earlier
-        answers are used; with `until`, no earlier offsets are.
+        offsets before the end. `fetch_offsets` serves groups whose commits are held back, `timestamp_lookup` those
+        whose first unread records are older than the samples. Without them earlier answers are used; with `until`, no
+        earlier offsets are.
         """
         if self._sample is None:
             return ROWS.empty_table().select(columns)
@@ -289,7 +301,7 @@ class LagCalculator:
         )
         if fetch_records is not None:
             self._fetch_first_records(sampled, context, fetch_records)
-        rows = self._rows_in_parts(sampled, context, columns, fetch_records)
+        rows = self._rows_in_parts(sampled, context, columns, fetch_records, timestamp_lookup)
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
@@ -361,7 +373,12 @@ class LagCalculator:
         )
 
     def _rows_in_parts(
-        self, sampled: _Sampled, context: _Context, names: Sequence[str], fetch_records: FetchRecords | None
+        self,
+        sampled: _Sampled,
+        context: _Context,
+        names: Sequence[str],
+        fetch_records: FetchRecords | None,
+        timestamp_lookup: TimestampLookup | None,
     ) -> pa.Table:
         """Return the rows of `consumer_lag` with these columns; brokers are queried once for all parts."""
         parts = [
@@ -369,23 +386,30 @@ class LagCalculator:
         ]
         tables: list[pa.Table] = []
         due: list[UnreadQuery] = []
+        undated: list[tuple[Ints, Ints]] = []
         for part in parts:
             entries = self._entries(sampled, part)
-            rows, lag = self._rows(entries, context, names)
+            rows, lag, age = self._rows(entries, context, names)
             tables.append(rows)
+            undated.append((age.partitions, age.undated))
             if fetch_records is not None and len(due) < MOST_QUERIES:
                 is_stuck = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
-                due += self._unread.due(entries, lag, is_stuck)
+                due += self._unread.due(entries, lag, is_stuck | age.may_be_of_marker)
+        is_changed = np.full(self._index.position_count, False)
         if fetch_records is not None and due:
-            is_changed = np.full(self._index.position_count, False)
             is_changed[self._unread.query(due, sampled.at, fetch_records)] = True
-            for number, part in enumerate(parts):
-                if is_changed[sampled.positions[part]].any():
-                    tables[number], _ = self._rows(self._entries(sampled, part), context, names)
+        is_dated = np.full(self._index.partition_count, False)
+        if timestamp_lookup is not None and undated:
+            partitions, offsets = (np.concatenate(column) for column in zip(*undated, strict=True))
+            learned = self._dated.find(partitions, offsets, sampled.at, self._index.names, timestamp_lookup)
+            is_dated[learned] = True
+        for number, part in enumerate(parts):
+            if is_changed[sampled.positions[part]].any() or is_dated[undated[number][0]].any():
+                tables[number], *_ = self._rows(self._entries(sampled, part), context, names)
         return pa.concat_tables([ROWS.empty_table().select(names), *tables]).unify_dictionaries()
 
-    def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag]:
-        """Return the rows of `consumer_lag` for entries with these columns, and their lag."""
+    def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag, _Age]:
+        """Return the rows of `consumer_lag` for entries with these columns, their lag and its age."""
         is_ignored = self._are_ignored(entries, context)
         lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
         wanted = _first_unread(entries, lag, context)
@@ -402,7 +426,7 @@ class LagCalculator:
         if "status_reason" in names:
             columns["status_reason"] = verdict.reason
         columns["group_state"] = context.groups.states.take(pa.array(entries.groups))
-        return pa.table([columns[name] for name in names], schema=pa.schema(list(map(ROWS.field, names)))), lag
+        return pa.table([columns[name] for name in names], schema=pa.schema(list(map(ROWS.field, names)))), lag, age
 
     def _are_ignored(self, entries: Entries, context: _Context) -> Bools:
         """Return whether the group of each entry has members, none of which subscribes to the topic."""
@@ -506,11 +530,26 @@ class LagCalculator:
         seconds[lagging] = np.where(is_exact, waited, age.seconds)
         errors[lagging] = np.where(is_exact, 0.0, age.errors)
         methods.set(lagging, "observed")
-        methods.set(lagging[np.isnan(errors[lagging])], "bounded")
         methods.set(lagging[is_exact], "exact")
+        bounded = lagging[np.isnan(errors[lagging])]
+        methods.set(bounded, "bounded")
+        by_samples = seconds.copy()
+        partitions, undated = entries.partitions[bounded], offsets[bounded]
+        by_timestamp = self._dated.age(partitions, undated, now[bounded])
+        # The samples show that the record is at least so old: a lower age comes from a clock that is ahead.
+        is_dated = by_timestamp.seconds > by_samples[bounded]
+        may_be_of_marker = np.full(len(entries), False)
+        if self._dated.may_be_markers:
+            has_record = (lag.readable > FEW_OFFSETS) | self._unread.something_left(entries)
+            may_be_of_marker[bounded] = is_dated & ~has_record[bounded]
+            is_dated &= has_record[bounded]
+        dated = bounded[is_dated]
+        methods.set(dated, "dated")
+        seconds[dated] = by_timestamp.seconds[is_dated]
+        errors[dated] = np.where(by_timestamp.is_exact[is_dated], 0.0, np.nan)
         is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
         errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
-        return _Age(seconds, errors, methods, record_at)
+        return _Age(seconds, by_samples, errors, methods, record_at, partitions, undated, may_be_of_marker)
 
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs
@@ -586,7 +625,7 @@ class LagCalculator:
             keeps_up=self._keeps_up(entries.partitions, committed, lag.readable),
         )
         quiet = self._silent_seconds(entries, context.groups)
-        silent = np.where(lag.readable > self._rules.thresholds.allowed_lag, np.minimum(quiet, age.seconds), 0.0)
+        silent = np.where(lag.readable > self._rules.thresholds.allowed_lag, np.minimum(quiet, age.by_samples), 0.0)
         silent = np.where(lag.readable == UNKNOWN, np.nan, np.round(silent, 3))
         self._waits.put(entries.positions, np.where(np.isnan(silent), UNKNOWN, committed), silent)
         waits = self._waits.waits(entries.positions)
@@ -599,7 +638,7 @@ class LagCalculator:
             committed=entries.committed,
             lag=lag.readable,
             lost=lag.lost,
-            lag_seconds=age.seconds,
+            lag_seconds=age.by_samples,
             commit_seconds=quiet,
             is_empty=(has_left & (away >= 0) & ~is_overdue) | is_pausing,
             is_pausing=is_pausing,

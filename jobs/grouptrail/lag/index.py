@@ -92,6 +92,11 @@ class PartitionIndex:
         """Return the numbers of the positions of rows, whose `partitions` are known. In: group_id."""
         return self._positions.of(pa.array(self._groups.of(rows["group_id"]) * _MOST + partitions))
 
+    def names(self, partitions: Ints) -> list[tuple[str, int]]:
+        """Return topic and partition of the partitions with these numbers."""
+        topics, numbers = np.divmod(np.asarray(self._partitions.values)[partitions], _MOST)
+        return list(zip(self._topics.values.take(pa.array(topics)).to_pylist(), numbers.tolist(), strict=True))
+
     def order(self, positions: Ints) -> Ints:
         """Return the order of positions, given by number, by the names of group and topic, and by partition."""
         if len(self._ranks) != len(self._positions):

@@ -21,9 +21,11 @@ import pyarrow.dataset as ds
 from grouptrail.console.progress import Log
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
-from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.kafka.log import FirstRecord, RecordRequest, RecordTimestamp
 from grouptrail.kafka.records import RecordReader
+from grouptrail.kafka.timestamps import TimestampReader
 from grouptrail.lag.calculator import ROWS, STORED_LAG, TABLE, UNSHARED_TEXTS, LagCalculator, Rules
+from grouptrail.lag.dated import TimestampLookup
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
@@ -59,6 +61,9 @@ CLOCKS_APART = timedelta(minutes=10)
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
+# Of the time between samples; and between two of them, when there are new commits.
+_TIMESTAMPS_SHARE, _MOST_TIMESTAMPS_SECONDS, _TIMESTAMPS_OF_NEWS_SECONDS = 0.5, 5.0, 0.5
+_TIMESTAMPS_RETRY_SECONDS = 60
 _ROWS_RESTORED = 500_000
 # Spark's statistics of times are whole milliseconds, rounded down.
 _STATISTICS_MICROS = 999
@@ -95,12 +100,17 @@ class LagState:
         self._groups = GroupStatuses(inputs.warehouse, shard)
         self._records = RecordReader(inputs.kafka, _BROKER_TIMEOUT_SECONDS)
         self._coordinators = Coordinators(inputs.kafka, inputs.settings.requests_per_second / shard.count)
+        self._timestamps = TimestampReader(
+            inputs.kafka, _BROKER_TIMEOUT_SECONDS, inputs.settings.requests_per_second / shard.count
+        )
+        self._timestamps_due = 0.0
+        self._has_looked_up = self._has_transactions = False
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
         self.has_new_commits = True
         """Whether there are commits that `commits` has not returned."""
-        self._failure = ""
+        self._failures: set[str] = set()
         self._has_news = False
         self._computed: pa.Table | None = None
         self._lock = threading.Lock()
@@ -134,7 +144,8 @@ class LagState:
             computed, self._computed = self._computed, None
             if computed is not None and self._calculator.positions.are_all_due():
                 return computed
-            return self._calculator.compute(*self._of_groups, columns=PUBLISHED)
+            lookup = self._timestamp_lookup(_TIMESTAMPS_OF_NEWS_SECONDS)
+            return self._calculator.compute(*self._of_groups, timestamp_lookup=lookup, columns=PUBLISHED)
 
     def lag(self, rows: pa.Table) -> pa.Table:
         """Return the rows of `consumer_lag` for rows of `log_offsets`: one or several samples, newer than all before.
@@ -170,7 +181,7 @@ class LagState:
         # Later batches may hold more samples: the newest of this one, too, must not see the commits after it.
         self._add_sample(newest)
         until = int(ints(newest["sampled_at"]).max())
-        # Coordinators only know what is committed now.
+        # Coordinators only know what is committed now, and logs what is in them now.
         is_new = time.time() - until / MICROS < max(_STILL_NEW_SECONDS, 2 * self._settings.sample_seconds)
         computed.append(
             self._calculator.compute(
@@ -178,6 +189,7 @@ class LagState:
                 until=until,
                 fetch_records=self._fetch_records,
                 fetch_offsets=self._fetch_offsets if is_new else None,
+                timestamp_lookup=self._lookup_at_sample() if is_new else None,
             )
         )
         self._computed = computed[-1].select(PUBLISHED)
@@ -360,9 +372,53 @@ class LagState:
         late = f"the group's coordinator was not queried within {_BROKER_TIMEOUT_SECONDS:.0f} s"
         return dict.fromkeys(queried, late) | offsets
 
+    def _lookup_at_sample(self) -> TimestampLookup | None:
+        """Return `_timestamp_lookup`; close its connections if the sample before needed none."""
+        if not self._has_looked_up:
+            self._timestamps.close()
+        self._has_looked_up = False
+        return self._timestamp_lookup(
+            min(_TIMESTAMPS_SHARE * self._settings.sample_seconds, _MOST_TIMESTAMPS_SECONDS)
+        )
+
+    def _timestamp_lookup(self, seconds: float) -> TimestampLookup | None:
+        """Return what looks up timestamps for so long; None if that is disabled or has just failed."""
+        started = time.monotonic()
+        deadline = started + seconds
+        if not self._settings.lag.timestamp_lookup or started < self._timestamps_due:
+            return None
+
+        def fetch(asked: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], RecordTimestamp | str | None]:
+            if time.monotonic() > deadline:
+                return {}
+            self._has_looked_up = True
+            try:
+                answers = self._timestamps.records_since(asked, deadline)
+            except ClusterError as error:
+                self._timestamps_due = time.monotonic() + _TIMESTAMPS_RETRY_SECONDS
+                self._log_failure(f"lag: timestamps cannot be looked up: {error}")
+                return {}
+            for reason in {answer for answer in answers.values() if isinstance(answer, str)}:
+                self._log_failure(
+                    f"lag: some timestamps cannot be looked up ({reason}), so that lag in seconds is a lower bound: "
+                    "check that their brokers run, and DESCRIBE on the topics"
+                )
+            return answers
+
+        return TimestampLookup(fetch, self._may_have_transactions)
+
+    def _may_have_transactions(self) -> bool:
+        """Return whether there may be markers of transactions, also if no broker says."""
+        if not self._has_transactions:
+            try:
+                self._has_transactions = self._timestamps.has_transactions()
+            except ClusterError:
+                return True
+        return self._has_transactions
+
     def _log_failure(self, line: str) -> None:
-        if line != self._failure:
-            self._failure = line
+        if line not in self._failures:
+            self._failures.add(line)
             self._log(line)
 
 

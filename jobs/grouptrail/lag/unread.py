@@ -17,7 +17,8 @@ from grouptrail.lag.offsets import Entries, Lag
 FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
 """Returns the first records at or after offsets, as far as brokers answer; None: no record is left in the log."""
 
-_FEW_OFFSETS = 1000
+FEW_OFFSETS = 1000
+"""More offsets than these are not taken to be markers of transactions alone."""
 MOST_QUERIES, _MOST_TOPICS = 100, 10
 _RETRY_MICROS = 600 * MICROS
 _NOTHING, _SOMETHING, _NO_ANSWER = 2, 1, 0
@@ -47,10 +48,16 @@ class UnreadOffsets:
         nothing: Bools = (answer == _NOTHING) & (committed == entries.committed) & (entries.end <= end)
         return nothing
 
+    def something_left(self, entries: Entries) -> Bools:
+        """Return where brokers showed that a record is left from the committed offset on."""
+        answer, committed, *_ = self._answers(entries.positions)
+        is_shown: Bools = (answer == _SOMETHING) & (committed == entries.committed)
+        return is_shown
+
     def due(self, entries: Entries, lag: Lag, chosen: Bools) -> list[UnreadQuery]:
         """Return the queries that are due for the chosen entries with few unread offsets and no open transaction."""
         is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
-        is_candidate = chosen & (lag.readable > 0) & (lag.readable <= _FEW_OFFSETS) & is_stable
+        is_candidate = chosen & (lag.readable > 0) & (lag.readable <= FEW_OFFSETS) & is_stable
         candidates = np.flatnonzero(is_candidate)
         due = candidates[self._need_query(entries, candidates)][:MOST_QUERIES]
         if not len(due):

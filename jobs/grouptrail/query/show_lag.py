@@ -219,7 +219,9 @@ def _sum(rows: list[Row], name: str) -> float | None:
 def _behind(row: Row) -> str:
     if row["lag_seconds"] is None:
         return "-"
-    return _METHODS.get(row["lag_seconds_method"], "") * bool(row["lag"]) + duration(row["lag_seconds"])
+    is_least = row["lag_seconds_method"] == "dated" and row["lag_seconds_error"] is None
+    sign = "≥ " if is_least else _METHODS.get(row["lag_seconds_method"], "")
+    return sign * bool(row["lag"]) + duration(row["lag_seconds"])
 
 
 def _count(value: int | None) -> str:

@@ -55,7 +55,8 @@ FROM committed_offsets
 WHERE cluster = :cluster
 GROUP BY group_id
 """
-_VERDICTS = """
+_IS_LEAST = "(lag_seconds_method = 'bounded' OR lag_seconds_method = 'dated' AND lag_seconds_error IS NULL)"
+_VERDICTS = f"""
 SELECT
   group_id, worst.partitions, worst.lag, counts.partitions_with_lag, worst.max_lag_seconds AS seconds,
   counts.partitions_with_seconds, counts.is_bounded, counts.lost_records, worst.status, worst.status_reason,
@@ -64,14 +65,15 @@ FROM worst_groups AS worst
 JOIN (
   SELECT
     group_id, count(lag) AS partitions_with_lag, count(lag_seconds) AS partitions_with_seconds,
-    bool_or(lag_seconds_method = 'bounded') AS is_bounded, sum(lost_records) AS lost_records
+    bool_or({_IS_LEAST}) AS is_bounded, sum(lost_records) AS lost_records
   FROM current_lag
   GROUP BY group_id
 ) AS counts USING (group_id)
 """
 _WORST = f"""
-SELECT group_id, topic, partition, lag, lag_seconds AS seconds, lag_seconds_method = 'bounded' AS is_bounded, status,
-  status_reason
+SELECT
+  group_id, topic, partition, lag, lag_seconds AS seconds,
+  {_IS_LEAST} AS is_bounded, status, status_reason
 FROM current_lag
 WHERE lag > 0
 ORDER BY lag_seconds DESC NULLS LAST, lag DESC, group_id, topic, partition

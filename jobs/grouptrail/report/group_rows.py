@@ -113,9 +113,11 @@ FROM shown
 LEFT JOIN handed USING (record_offset)
 ORDER BY shown.at, record_offset
 """
+_IS_LEAST = "(lag_seconds_method = 'bounded' OR lag_seconds_method = 'dated' AND lag_seconds_error IS NULL)"
 _SAMPLES = f"""
   SELECT
-    CAST(sampled_at AS BIGINT) / :step AS slot, topic, partition, lag, lag_seconds, lag_seconds_method, status,
+    CAST(sampled_at AS BIGINT) / :step AS slot, topic, partition, lag, lag_seconds, lag_seconds_method,
+    lag_seconds_error, status,
     status_reason, sampled_at
   FROM consumer_lag
   WHERE {_OF_GROUP} AND sampled_at >= :since AND sampled_at <= :until
@@ -134,7 +136,7 @@ _LAG = f"""
 WITH slots AS (
   SELECT
     slot, topic, partition, max(lag) AS lag, max(lag_seconds) AS seconds,
-    bool_or(lag_seconds_method = 'bounded') AS is_bounded
+    bool_or({_IS_LEAST}) AS is_bounded
   FROM ({_SAMPLES})
   GROUP BY slot, topic, partition
 )
