@@ -7,8 +7,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import (
@@ -22,12 +26,18 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, TopicPartition
 
+from grouptrail.config import Config
 from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.log import LARGEST_TIMESTAMP, NO_TOPIC, RecordTimestamp
 from grouptrail.kafka.timestamps import TimestampReader
 from grouptrail.lag.dated import DatedRecords, TimestampLookup
+from grouptrail.lag.state import LagState
 from servers.kafka import Broker
+from support import small_tables
+from support.contexts import lag_inputs
 from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.lag_cluster import empty_tables
+from support.lag_samples import LOGS
 
 NOW_MS = time.time_ns() // 1_000_000
 HOUR_MS = 3_600_000
@@ -202,6 +212,48 @@ def test_dated_records_every_offset_is_never_wrong(
     if kind in IN_ORDER:
         assert found.all()
     assert dated.may_be_markers
+
+
+def lag_at_samples(config: Config, broker: Broker, topic: str, committed: int, count: int) -> list[dict[str, Any]]:
+    """Return the rows of the first samples of a group that committed an offset before them."""
+    at = datetime.now(UTC)
+    commit = {"topic": topic, "partition": 0, "record_offset": 1, "record_at": at - timedelta(minutes=1)}
+    commit |= {"commit_at": commit["record_at"], "committed_offset": committed, "is_tombstone": False}
+    small_tables.lay(config, "offset_commits", commit)
+    lines: list[str] = []
+    state = LagState(lag_inputs(config), lines.append)
+    start, end = bounds(broker, topic)
+    rows = []
+    for number in range(count):
+        sample = {"cluster": config.cluster, "topic": topic, "partition": 0, "log_start_offset": start}
+        sample |= {"last_stable_offset": end, "log_end_offset": end}
+        sample |= dict.fromkeys(("asked_at", "sampled_at"), at + timedelta(seconds=number))
+        rows += state.lag(pa.Table.from_pylist([sample], LOGS)).to_pylist()
+    assert lines == []
+    return rows
+
+
+@pytest.fixture
+def empty(broker: Broker, tmp_path: Path) -> Config:
+    return empty_tables(tmp_path).model_copy(update={"kafka": {"bootstrap.servers": broker.bootstrap}})
+
+
+@pytest.mark.parametrize("kind", ["ordered", "deleted"])
+def test_lag_state_first_samples_are_dated(empty: Config, broker: Broker, topics: dict[str, str], kind: str) -> None:
+    """The other topics have transactions: so few offsets may be markers, until a record has been read."""
+    topic = topics[kind]
+    rows = lag_at_samples(empty, broker, topic, 30, count=3)
+    truth = records_of(broker, topic)[30] / 1000
+    assert [row["lag_seconds_method"] for row in rows] == ["bounded", "bounded", "dated"]
+    assert (rows[-1]["lag"], rows[-1]["lag_seconds_error"]) == (RECORDS - 30, 0)
+    assert rows[-1]["lag_seconds"] == pytest.approx(rows[-1]["sampled_at"].timestamp() - truth, abs=0.002)
+
+
+def test_lag_state_marker_at_the_end_is_no_lag(empty: Config, broker: Broker, topics: dict[str, str]) -> None:
+    topic = topics["transacted"]
+    rows = lag_at_samples(empty, broker, topic, bounds(broker, topic)[1] - 1, count=3)
+    assert [row["lag_seconds"] < 3 for row in rows] == [True] * 3
+    assert (rows[-1]["lag"], rows[-1]["lag_seconds"], rows[-1]["status"]) == (1, 0, "OK")
 
 
 def test_timestamp_reader_moved_leader_is_found_again(topics: dict[str, str], reader: TimestampReader) -> None:
