@@ -1,10 +1,8 @@
-"""Records by timestamps from a real broker, compared with Kafka's admin client and with the records themselves."""
+"""Records by timestamps from a broker without transactions, compared with Kafka's admin client and a consumer."""
 
 from __future__ import annotations
 
-import random
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -15,115 +13,41 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition as ConfluentPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    OffsetSpec,
-    ResourceType,
-)
-from kafka import KafkaConsumer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from grouptrail.config import Config
-from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.log import LARGEST_TIMESTAMP, NO_TOPIC, RecordTimestamp
 from grouptrail.kafka.timestamps import TimestampReader
-from grouptrail.lag.dated import DatedRecords, TimestampLookup
+from grouptrail.lag.dated import DatedRecords, TimestampLookup, UnreadRecords
+from grouptrail.lag.index import UNKNOWN
 from grouptrail.lag.state import LagState
 from servers.kafka import Broker
 from support import small_tables
 from support.contexts import lag_inputs
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS
 from support.lag_cluster import empty_tables
 from support.lag_samples import LOGS
-
-NOW_MS = time.time_ns() // 1_000_000
-HOUR_MS = 3_600_000
-RECORDS = 60
-FAR_MS = NOW_MS + 1000 * HOUR_MS
-ANY_FUTURE = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
-CONFIGS = {
-    "ordered": {},
-    "batches": {"message.timestamp.type": "LogAppendTime"},
-    "disordered": {},
-    "deleted": {"segment.bytes": "1048576"},
-    "compacted": {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
-    "transacted": {},
-    "future": ANY_FUTURE,
-    "absurd": ANY_FUTURE,
-}
-IN_ORDER = ("ordered", "batches", "deleted", "compacted")
-Records = dict[int, int]
-"""Timestamps (milliseconds) by offset, markers of transactions left out."""
-
-
-def produce(broker: Broker, kind: str, topic: str) -> None:
-    chance = random.Random(7)
-    gaps = [chance.choice([1, 1000, HOUR_MS]) for _ in range(RECORDS)]
-    times = [NOW_MS - sum(gaps[number:]) for number in range(RECORDS)]
-    if kind == "disordered":
-        chance.shuffle(times)
-    if kind in ("future", "absurd"):
-        times[20] = FAR_MS if kind == "future" else (1 << 63) - 1
-    if kind == "transacted":
-        with producer(broker, **{"transactional.id": topic}) as producing:
-            producing.init_transactions(PATIENCE_SECONDS)
-            for number, timestamp in enumerate(times):
-                producing.begin_transaction()
-                producing.produce(topic, b"x", timestamp=timestamp)
-                assert producing.flush(PATIENCE_SECONDS) == 0
-                (producing.abort_transaction if number % 3 == 2 else producing.commit_transaction)(PATIENCE_SECONDS)
-        return
-    with producer(broker, **{"linger.ms": "20" if kind == "batches" else "0"}) as producing:
-        for number, timestamp in enumerate(times):
-            producing.produce(topic, b"x", key=str(number % 7), timestamp=timestamp)
-            if number % 5 == 0:
-                assert producing.flush(PATIENCE_SECONDS) == 0
-    if kind == "compacted":  # the active segment is not compacted
-        await_that(lambda: is_compacted(broker, topic))
-        keep = {"cleanup.policy": "delete", "retention.ms": "-1"}
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in keep.items()
-        ]
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
-
-
-def is_compacted(broker: Broker, topic: str) -> bool:
-    with producer(broker) as producing:
-        producing.produce(topic, b"x", key="last")
-    return len(records_of(broker, topic)) < RECORDS / 2
-
-
-def records_of(broker: Broker, topic: str) -> Records:
-    """Return all records that a consumer reads, aborted ones too."""
-    partition = TopicPartition(topic, 0)
-    with closing(KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=None)) as consumer:
-        consumer.assign([partition])
-        end = consumer.end_offsets([partition])[partition]
-        consumer.seek_to_beginning(partition)
-        records: Records = {}
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while consumer.position(partition) < end and time.monotonic() < deadline:
-            for one in consumer.poll(timeout_ms=100).get(partition, ()):
-                records[one.offset] = one.timestamp
-        return records
+from support.timestamped_topics import (
+    CONFIGS,
+    FAR_MS,
+    HOUR_MS,
+    IN_ORDER,
+    NOW_MS,
+    RECORDS,
+    bounds,
+    delete_records,
+    make_topics,
+    produce,
+    records_of,
+)
 
 
 @pytest.fixture(scope="module")
 def topics(broker: Broker) -> dict[str, str]:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    names = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in CONFIGS}
-    new = [NewTopic(names[kind], 1, 1, config=config) for kind, config in CONFIGS.items()]
-    for created in admin.create_topics(new).values():
-        created.result(PATIENCE_SECONDS)
-    for kind, name in names.items():
-        produce(broker, kind, name)
-    deleted = admin.delete_records([ConfluentPartition(names["deleted"], 0, 23)])
-    assert all(one.result(PATIENCE_SECONDS) for one in deleted.values())
+    names = make_topics(broker, {**CONFIGS, "empty": {}})
+    for kind in CONFIGS:
+        produce(broker, kind, names[kind])
+    delete_records(broker, names["deleted"], 23)
     return names
 
 
@@ -131,15 +55,6 @@ def topics(broker: Broker) -> dict[str, str]:
 def reader(broker: Broker) -> Iterator[TimestampReader]:
     with closing(TimestampReader({"bootstrap.servers": broker.bootstrap}, PATIENCE_SECONDS, 1000)) as made:
         yield made
-
-
-def bounds(broker: Broker, topic: str) -> tuple[int, int]:
-    with Cluster({"bootstrap.servers": broker.bootstrap}) as cluster:
-        [place] = cluster.partition_metadata({topic: [0]})
-        assert place.leader is not None
-        known = cluster.log_bounds(place.leader, [(topic, 0)])[topic, 0]
-    assert not isinstance(known, str)
-    return known.log_start_offset, known.log_end_offset
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -172,46 +87,48 @@ def test_records_since_many_partitions_have_each_its_answer_or_reason(
             assert answer == NO_TOPIC
         elif partition:
             assert answer == "no such partition"
+        elif topic == topics["empty"]:
+            assert answer is None
         else:
             assert isinstance(answer, RecordTimestamp)
+
+
+def test_kept_topics_are_those_that_are_not_compacted(topics: dict[str, str], reader: TimestampReader) -> None:
+    kept = reader.kept_topics([*topics.values(), "no-such-topic"])
+    assert set(kept) == set(topics.values()) - {topics["compacted"]}
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_dated_records_every_offset_is_never_wrong(
     broker: Broker, topics: dict[str, str], reader: TimestampReader, kind: str
 ) -> None:
-    """The judge is a consumer, which reads all but the markers of transactions."""
+    """The judge is a consumer, which reads all records."""
     topic = topics[kind]
     start, end = bounds(broker, topic)
     records = records_of(broker, topic)
     offsets = np.arange(start, end)
-    partitions = np.zeros(len(offsets), np.int64)
+    none = np.full(len(offsets), UNKNOWN)
+    unread = UnreadRecords(none * 0, offsets, end - offsets, none, none, none > 0)
     deadline = time.monotonic() + PATIENCE_SECONDS
     dated, now = DatedRecords(), np.full(len(offsets), (NOW_MS + HOUR_MS) * 1000)
-    dated.find(
-        partitions,
-        offsets,
-        int(now[0]),
-        lambda numbers: [(topic, 0)] * len(numbers),
-        TimestampLookup(lambda asked: reader.records_since(asked, deadline), reader.has_transactions),
-    )
-    age = dated.age(partitions, offsets, now)
+    dated.want(unread, int(now[0]), lambda numbers: [(topic, 0)] * len(numbers))
+    assert not reader.has_transactions()
+    lookup = TimestampLookup(lambda asked: reader.records_since(asked, deadline), reader.has_transactions)
+    assert dated.search(lookup)
+    age = dated.age(unread, now)
     latest = np.rint(now / 1000 - age.seconds * 1000)
     found = ~np.isnan(age.seconds)
     if kind in ("ordered", "deleted"):
         assert age.is_exact.all()
+    if kind in IN_ORDER:
+        assert found.all()
     for offset, limit, is_exact in zip(offsets[found], latest[found], age.is_exact[found], strict=True):
-        first = min(at for at in (*records, end) if at >= offset)
-        if first == end or (kind == "transacted" and first != offset):
-            continue  # a marker's timestamp is that of its broker
+        first = min(at for at in records if at >= offset)
         assert records[first] <= limit
         assert not is_exact or records[first] == limit
         if kind in IN_ORDER:
             later = (time for at, time in records.items() if at > first and time > records[first])
             assert limit <= next(later, records[first])
-    if kind in IN_ORDER:
-        assert found.all()
-    assert dated.may_be_markers
 
 
 def lag_at_samples(config: Config, broker: Broker, topic: str, committed: int, count: int) -> list[dict[str, Any]]:
@@ -229,6 +146,10 @@ def lag_at_samples(config: Config, broker: Broker, topic: str, committed: int, c
         sample |= {"last_stable_offset": end, "log_end_offset": end}
         sample |= dict.fromkeys(("asked_at", "sampled_at"), at + timedelta(seconds=number))
         rows += state.lag(pa.Table.from_pylist([sample], LOGS)).to_pylist()
+        state.await_timestamps(PATIENCE_SECONDS)
+        published = state.fresh_rows()
+        assert published is not None
+        rows += published.to_pylist()
     assert lines == []
     return rows
 
@@ -239,21 +160,41 @@ def empty(broker: Broker, tmp_path: Path) -> Config:
 
 
 @pytest.mark.parametrize("kind", ["ordered", "deleted"])
-def test_lag_state_first_samples_are_dated(empty: Config, broker: Broker, topics: dict[str, str], kind: str) -> None:
-    """The other topics have transactions: so few offsets may be markers, until a record has been read."""
+def test_lag_state_first_sample_is_dated_for_metrics_and_second_for_tables(
+    empty: Config, broker: Broker, topics: dict[str, str], kind: str
+) -> None:
     topic = topics[kind]
-    rows = lag_at_samples(empty, broker, topic, 30, count=3)
+    rows = lag_at_samples(empty, broker, topic, 30, count=2)
     truth = records_of(broker, topic)[30] / 1000
-    assert [row["lag_seconds_method"] for row in rows] == ["bounded", "bounded", "dated"]
-    assert (rows[-1]["lag"], rows[-1]["lag_seconds_error"]) == (RECORDS - 30, 0)
-    assert rows[-1]["lag_seconds"] == pytest.approx(rows[-1]["sampled_at"].timestamp() - truth, abs=0.002)
+    assert [row["lag_seconds_method"] for row in rows] == ["bounded", "dated", "dated", "dated"]
+    for row in rows[1:]:
+        assert (row["lag"], row["lag_seconds_error"]) == (RECORDS - 30, 0)
+        assert row["lag_seconds"] == pytest.approx(row["sampled_at"].timestamp() - truth, abs=0.002)
 
 
-def test_lag_state_marker_at_the_end_is_no_lag(empty: Config, broker: Broker, topics: dict[str, str]) -> None:
-    topic = topics["transacted"]
-    rows = lag_at_samples(empty, broker, topic, bounds(broker, topic)[1] - 1, count=3)
-    assert [row["lag_seconds"] < 3 for row in rows] == [True] * 3
-    assert (rows[-1]["lag"], rows[-1]["lag_seconds"], rows[-1]["status"]) == (1, 0, "OK")
+def test_lag_state_commit_before_log_start_is_dated_by_the_first_record_left(
+    empty: Config, broker: Broker, topics: dict[str, str]
+) -> None:
+    row = lag_at_samples(empty, broker, topics["deleted"], 10, count=1)[-1]
+    truth = records_of(broker, topics["deleted"])[23] / 1000
+    assert (row["lost_records"], row["lag_seconds_method"], row["lag_seconds_error"]) == (13, "dated", 0)
+    assert row["lag_seconds"] == pytest.approx(row["sampled_at"].timestamp() - truth, abs=0.002)
+
+
+@pytest.mark.parametrize(("kind", "committed"), [("ordered", RECORDS), ("empty", 0)])
+def test_lag_state_nothing_unread_is_no_lag(
+    empty: Config, broker: Broker, topics: dict[str, str], kind: str, committed: int
+) -> None:
+    for row in lag_at_samples(empty, broker, topics[kind], committed, count=2):
+        assert (row["lag"], row["lag_seconds"], row["lag_seconds_error"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["future", "absurd"])
+def test_lag_state_timestamp_in_the_future_is_never_a_negative_age(
+    empty: Config, broker: Broker, topics: dict[str, str], kind: str
+) -> None:
+    for row in lag_at_samples(empty, broker, topics[kind], 20, count=2):
+        assert (row["lag_seconds"] >= 0, row["lag_seconds_method"]) == (True, "bounded")
 
 
 def test_timestamp_reader_moved_leader_is_found_again(topics: dict[str, str], reader: TimestampReader) -> None:

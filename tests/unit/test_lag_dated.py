@@ -11,7 +11,7 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import LARGEST_TIMESTAMP, FirstRecord, RecordRequest, RecordTimestamp
-from grouptrail.lag.calculator import LagCalculator
+from grouptrail.lag.calculator import LagCalculator, Rules
 from grouptrail.lag.dated import TimestampLookup
 from grouptrail.lag.state import LagState
 from grouptrail.lag.unread import FetchRecords
@@ -26,10 +26,12 @@ DENIED = "DESCRIBE is denied"
 class Timestamps:
     """A partition's records: their timestamps in seconds after noon, from offset 0 on. Counts the requests."""
 
-    def __init__(self, *seconds: float, refusal: str | None = None, has_transactions: bool = False) -> None:
+    def __init__(
+        self, *seconds: float, refusal: str | None = None, has_transactions: bool = False, is_kept: bool = False
+    ) -> None:
         self.times = [micros(one) // 1000 for one in seconds]
         self.requests = 0
-        self.lookup = TimestampLookup(self, lambda: has_transactions)
+        self.lookup = TimestampLookup(self, lambda: has_transactions, lambda topics: topics if is_kept else ())
         self._refusal = refusal
 
     def __call__(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], RecordTimestamp | str | None]:
@@ -49,20 +51,31 @@ def hourly(count: int = 100, **how: Any) -> Timestamps:
     return Timestamps(*(-HOUR * (count - number) for number in range(count)), **how)
 
 
+def dated_row_at(
+    calculator: LagCalculator, *logs: dict[str, Any], lookup: TimestampLookup, **how: Any
+) -> dict[str, Any]:
+    """Add a sample, find timestamps, and return the only row of `consumer_lag` at it."""
+    row_at(calculator, *logs, **how)
+    if calculator.has_timestamps_to_find:
+        calculator.find_timestamps(lookup)
+    [row] = calculator.compute({}).to_pylist()
+    return dict(row)
+
+
 def seconds_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["lag_seconds"], row["lag_seconds_method"], row["lag_seconds_error"]
 
 
 def test_lag_seconds_first_sample_is_dated_by_the_records_timestamp() -> None:
     calculator = new_calculator(commit(-5, 90))
-    assert seconds_of(row_at(calculator, log(0, 100), timestamp_lookup=hourly().lookup)) == (10 * HOUR, "dated", 0)
+    assert seconds_of(dated_row_at(calculator, log(0, 100), lookup=hourly().lookup)) == (10 * HOUR, "dated", 0)
 
 
 def test_lag_seconds_dated_offset_costs_no_further_request() -> None:
     calculator, records = new_calculator(commit(-5, 90)), hourly()
-    row_at(calculator, log(0, 100), timestamp_lookup=records.lookup)
+    dated_row_at(calculator, log(0, 100), lookup=records.lookup)
     requests = records.requests
-    assert seconds_of(row_at(calculator, log(10, 100), timestamp_lookup=records.lookup)) == (
+    assert seconds_of(dated_row_at(calculator, log(10, 100), lookup=records.lookup)) == (
         10 * HOUR + 10,
         "dated",
         0,
@@ -72,17 +85,17 @@ def test_lag_seconds_dated_offset_costs_no_further_request() -> None:
 
 def test_lag_seconds_dated_is_kept_between_samples_without_requests() -> None:
     calculator = new_calculator(commit(-5, 90))
-    row_at(calculator, log(0, 100), timestamp_lookup=hourly().lookup)
+    dated_row_at(calculator, log(0, 100), lookup=hourly().lookup)
     [row] = calculator.compute({}).to_pylist()
     assert seconds_of(row) == (10 * HOUR, "dated", 0)
 
 
 def test_lag_seconds_later_commit_starts_from_the_records_found() -> None:
     calculator, records = new_calculator(commit(-5, 90)), hourly()
-    row_at(calculator, log(0, 100), timestamp_lookup=records.lookup)
+    dated_row_at(calculator, log(0, 100), lookup=records.lookup)
     requests = records.requests
     add_commits(calculator, commit(5, 91))
-    assert seconds_of(row_at(calculator, log(10, 100), timestamp_lookup=records.lookup))[:2] == (
+    assert seconds_of(dated_row_at(calculator, log(10, 100), lookup=records.lookup))[:2] == (
         9 * HOUR + 10,
         "dated",
     )
@@ -91,14 +104,14 @@ def test_lag_seconds_later_commit_starts_from_the_records_found() -> None:
 
 def test_lag_seconds_caught_up_group_sends_no_request() -> None:
     calculator, records = new_calculator(commit(-5, 100)), hourly()
-    assert seconds_of(row_at(calculator, log(0, 100), timestamp_lookup=records.lookup)) == (0, "observed", 0)
+    assert seconds_of(dated_row_at(calculator, log(0, 100), lookup=records.lookup)) == (0, "observed", 0)
     assert records.requests == 0
 
 
 def test_lag_seconds_record_between_samples_stays_observed() -> None:
     calculator, records = new_calculator(commit(-5, 100)), hourly(200)
     add_sample(calculator, log(0, 100))
-    assert seconds_of(row_at(calculator, log(10, 120), timestamp_lookup=records.lookup))[1] == "observed"
+    assert seconds_of(dated_row_at(calculator, log(10, 120), lookup=records.lookup))[1] == "observed"
     assert records.requests == 0
 
 
@@ -106,7 +119,7 @@ def test_lag_seconds_records_out_of_order_are_a_lower_bound() -> None:
     """The record at offset 1 is older than that at 0; brokers cannot show it."""
     calculator = new_calculator(commit(-5, 1))
     records = Timestamps(-3 * HOUR, -9 * HOUR, -2 * HOUR)
-    seconds, method, error = seconds_of(row_at(calculator, log(0, 3), timestamp_lookup=records.lookup))
+    seconds, method, error = seconds_of(dated_row_at(calculator, log(0, 3), lookup=records.lookup))
     assert (seconds, method, error) == (2 * HOUR, "dated", None)
 
 
@@ -120,28 +133,28 @@ def test_lag_seconds_records_out_of_order_are_a_lower_bound() -> None:
 )
 def test_lag_seconds_absurd_timestamps_stay_bounded(seconds: tuple[float, ...]) -> None:
     calculator = new_calculator(commit(-5, 1))
-    row = row_at(calculator, log(0, 3), timestamp_lookup=Timestamps(*seconds).lookup)
+    row = dated_row_at(calculator, log(0, 3), lookup=Timestamps(*seconds).lookup)
     assert seconds_of(row) == (0, "bounded", None)
 
 
 def test_lag_seconds_timestamp_later_than_a_sample_with_the_record_stays_bounded() -> None:
     calculator = new_calculator(commit(-60, 1))
     add_sample(calculator, log(0, 3))
-    row = row_at(calculator, log(20, 3), timestamp_lookup=Timestamps(-HOUR, 10, 11).lookup)
+    row = dated_row_at(calculator, log(20, 3), lookup=Timestamps(-HOUR, 10, 11).lookup)
     assert seconds_of(row) == (20, "bounded", None)
 
 
 def test_lag_seconds_deleted_records_are_dated_by_the_first_one_left() -> None:
     calculator = new_calculator(commit(-5, 10))
-    row = row_at(calculator, log(0, 100, start=95), timestamp_lookup=hourly().lookup)
+    row = dated_row_at(calculator, log(0, 100, start=95), lookup=hourly().lookup)
     assert (row["lost_records"], *seconds_of(row)) == (85, 5 * HOUR, "dated", 0)
 
 
 def test_lag_seconds_replaced_log_is_dated_anew() -> None:
     calculator = new_calculator(commit(-5, 90))
-    row_at(calculator, log(0, 100, topic_id="a"), timestamp_lookup=hourly().lookup)
+    dated_row_at(calculator, log(0, 100, topic_id="a"), lookup=hourly().lookup)
     records = Timestamps(*(-60 for _ in range(100)))
-    row = row_at(calculator, log(10, 100, topic_id="b"), timestamp_lookup=records.lookup)
+    row = dated_row_at(calculator, log(10, 100, topic_id="b"), lookup=records.lookup)
     assert records.requests
     assert row["lag_seconds"] <= 70
 
@@ -149,19 +162,18 @@ def test_lag_seconds_replaced_log_is_dated_anew() -> None:
 def test_lag_seconds_denied_partition_is_asked_once_in_ten_minutes() -> None:
     calculator, records = new_calculator(commit(-5, 90)), Timestamps(refusal=DENIED)
     for seconds in (0, 10, 590):
-        assert seconds_of(row_at(calculator, log(seconds, 100), timestamp_lookup=records.lookup))[1] == "bounded"
+        assert seconds_of(dated_row_at(calculator, log(seconds, 100), lookup=records.lookup))[1] == "bounded"
     assert records.requests == 1
-    row_at(calculator, log(600, 100), timestamp_lookup=records.lookup)
+    dated_row_at(calculator, log(600, 100), lookup=records.lookup)
     assert records.requests == 2
 
 
 def test_lag_seconds_no_time_left_is_tried_at_the_next_sample() -> None:
     calculator = new_calculator(commit(-5, 90))
     assert (
-        seconds_of(row_at(calculator, log(0, 100), timestamp_lookup=TimestampLookup(lambda _: {}, bool)))[1]
-        == "bounded"
+        seconds_of(dated_row_at(calculator, log(0, 100), lookup=TimestampLookup(lambda _: {}, bool)))[1] == "bounded"
     )
-    assert seconds_of(row_at(calculator, log(10, 100), timestamp_lookup=hourly().lookup))[1] == "dated"
+    assert seconds_of(dated_row_at(calculator, log(10, 100), lookup=hourly().lookup))[1] == "dated"
 
 
 def answers_of(record: FirstRecord | None, asked: list[int]) -> FetchRecords:
@@ -174,41 +186,99 @@ def answers_of(record: FirstRecord | None, asked: list[int]) -> FetchRecords:
     return fetch
 
 
-def test_lag_seconds_few_offsets_that_may_be_markers_are_dated_once_a_record_is_read() -> None:
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (90, (7 * HOUR, "dated", 0)),  # its own timestamp, whatever the brokers find by timestamps
+        (93, (7 * HOUR + 10, "dated", None)),  # offsets 90 to 92 may hold aborted records that count
+    ],
+)
+def test_lag_seconds_few_offsets_with_transactions_are_dated_once_a_record_is_read(
+    first: int, expected: tuple[Any, ...]
+) -> None:
     """Where there are transactions, the last offset of an idle topic is a marker."""
     asked: list[int] = []
-    rows = []
     calculator, records = new_calculator(commit(-5, 90)), hourly(has_transactions=True)
-    for seconds in (0, 10, 20):
-        fetch = answers_of(FirstRecord(93, micros(-7 * HOUR)), asked)
-        rows.append(row_at(calculator, log(seconds, 100), timestamp_lookup=records.lookup, fetch_records=fetch))
-    assert [row["lag_seconds_method"] for row in rows] == ["bounded", "bounded", "dated"]
+    fetch = answers_of(FirstRecord(first, micros(10 - 7 * HOUR)), asked)
+    assert (
+        dated_row_at(calculator, log(0, 100), lookup=records.lookup, fetch_records=fetch)["lag_seconds_method"]
+        == "bounded"
+    )
+    for _ in range(2):
+        row = dated_row_at(calculator, log(10, 100), lookup=records.lookup, fetch_records=fetch)
+        assert seconds_of(row) == expected
     assert asked == [1]
+
+
+def test_lag_seconds_few_offsets_with_transactions_stay_bounded_without_read() -> None:
+    calculator, records = new_calculator(commit(-5, 90)), hourly(has_transactions=True, is_kept=True)
+    for seconds in (0, 10):
+        row = dated_row_at(calculator, log(seconds, 100), lookup=records.lookup, fetch_records=lambda _: {})
+    assert seconds_of(row) == (10, "bounded", None)
+    assert records.requests == 0
+
+
+def test_lag_seconds_aborted_record_does_not_count_for_group_that_reads_committed() -> None:
+    rules = Rules(read_committed_groups=("billing",))
+    calculator, records = new_calculator(commit(-5, 90), rules=rules), hourly(has_transactions=True, is_kept=True)
+    fetch = answers_of(FirstRecord(93, micros(-2 * HOUR)), [])
+    dated_row_at(calculator, log(0, 2000), lookup=records.lookup)
+    row = dated_row_at(calculator, log(0, 2000), lookup=records.lookup, fetch_records=fetch)
+    assert seconds_of(row) == (2 * HOUR, "dated", 0)
+    assert records.requests == 0
 
 
 def test_lag_seconds_markers_alone_are_no_lag() -> None:
     calculator, records = new_calculator(commit(-5, 99)), hourly(has_transactions=True)
     for seconds in (0, 10):
-        row = row_at(
-            calculator, log(seconds, 100), timestamp_lookup=records.lookup, fetch_records=answers_of(None, [])
-        )
+        row = dated_row_at(calculator, log(seconds, 100), lookup=records.lookup, fetch_records=answers_of(None, []))
     assert (row["lag"], row["lag_seconds"], row["status"]) == (1, 0, "OK")
 
 
-def test_lag_seconds_many_offsets_are_dated_where_there_are_transactions() -> None:
+def test_lag_seconds_many_offsets_with_transactions_are_a_lower_bound_by_the_record_behind_them() -> None:
+    """The record at offset 90 may be a marker, and so may the next 1,000 at most."""
+    records = hourly(3000, has_transactions=True, is_kept=True)
+    row = dated_row_at(new_calculator(commit(-5, 90)), log(0, 3000), lookup=records.lookup)
+    assert seconds_of(row) == (1910 * HOUR, "dated", None)
+
+
+def test_lag_seconds_many_offsets_of_a_topic_that_may_be_compacted_stay_bounded_with_transactions() -> None:
+    """Compaction leaves any number of markers in a row."""
+    records = hourly(3000, has_transactions=True)
+    row = dated_row_at(new_calculator(commit(-5, 90)), log(0, 3000), lookup=records.lookup)
+    assert seconds_of(row) == (0, "bounded", None)
+
+
+def test_lag_seconds_transactions_begun_during_the_search_make_it_a_lower_bound() -> None:
+    answers = iter([False, True])
+    records = hourly(is_kept=True)
+    lookup = TimestampLookup(records, lambda: next(answers))
     calculator = new_calculator(commit(-5, 90))
-    row = row_at(calculator, log(0, 2000), timestamp_lookup=hourly(2000, has_transactions=True).lookup)
-    assert seconds_of(row) == (1910 * HOUR, "dated", 0)
+    assert seconds_of(dated_row_at(calculator, log(0, 100), lookup=lookup)) == (0, "bounded", None)
+
+
+def test_lag_seconds_log_replaced_during_the_search_is_not_dated_by_the_old_one() -> None:
+    calculator, records = new_calculator(commit(-5, 90)), hourly()
+
+    def answer_late(asked: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], Any]:
+        found = records(asked)
+        add_sample(calculator, log(5 + records.requests, 100, topic_id=f"topic-{records.requests}"))
+        return found if records.requests < 5 else {}
+
+    row_at(calculator, log(0, 100, topic_id="topic-0"))
+    calculator.find_timestamps(TimestampLookup(answer_late, lambda: False))
+    [row] = calculator.compute({}).to_pylist()
+    assert row["lag_seconds_method"] == "bounded"
 
 
 def test_verdict_dated_record_counts_by_samples_alone() -> None:
     """A producer may set any timestamp: no alert rests on it."""
 
-    def judged(fetch: Timestamps | None) -> dict[str, Any]:
-        row = row_at(new_calculator(commit(-HOUR, 90)), log(0, 100), timestamp_lookup=fetch and fetch.lookup)
+    def judged(records: Timestamps) -> dict[str, Any]:
+        row = dated_row_at(new_calculator(commit(-HOUR, 90)), log(0, 100), lookup=records.lookup)
         return {name: row[name] for name in ("status", "status_reason", "silent_seconds")}
 
-    assert judged(hourly()) == judged(None)
+    assert judged(hourly()) == judged(Timestamps(refusal=DENIED))
 
 
 @pytest.fixture
@@ -222,7 +292,7 @@ def state_of(config: Config, lines: list[str], **lag: Any) -> LagState:
 
 
 def test_lag_state_disabled_lookup_has_no_function(config: Config) -> None:
-    assert state_of(config, [], timestamp_lookup=False)._timestamp_lookup(5) is None
+    assert state_of(config, [], timestamp_lookup=False)._timestamp_lookup() is None
 
 
 def test_lag_state_unreachable_brokers_are_logged_once_and_left_alone_for_a_minute(
@@ -235,12 +305,12 @@ def test_lag_state_unreachable_brokers_are_logged_once_and_left_alone_for_a_minu
         raise KafkaUnreachableError("no Kafka broker answers")
 
     monkeypatch.setattr(state._timestamps, "records_since", fail)
-    lookup = state._timestamp_lookup(5)
+    lookup = state._timestamp_lookup()
     assert lookup is not None
     assert lookup.fetch({("orders", 0): 5}) == {}
     assert lookup.fetch({("orders", 0): 5}) == {}
     assert lines == ["lag: timestamps cannot be looked up: no Kafka broker answers"]
-    assert state._timestamp_lookup(5) is None
+    assert state._timestamp_lookup() is None
 
 
 def test_lag_state_denied_topic_is_logged_once(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +318,7 @@ def test_lag_state_denied_topic_is_logged_once(config: Config, monkeypatch: pyte
     state = state_of(config, lines)
     monkeypatch.setattr(state._timestamps, "records_since", lambda asked, _: dict.fromkeys(asked, DENIED))
     for _ in range(2):
-        lookup = state._timestamp_lookup(5)
+        lookup = state._timestamp_lookup()
         assert lookup is not None
         assert lookup.fetch({("orders", 0): 5}) == {("orders", 0): DENIED}
     [line] = lines

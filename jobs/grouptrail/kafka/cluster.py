@@ -17,6 +17,7 @@ from uuid import UUID
 
 import kafka
 from kafka import errors as client_errors
+from kafka.admin import ConfigResource, ConfigResourceType
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import client_internals
@@ -47,6 +48,7 @@ GROUP_PREFIX = "grouptrail"
 UNKNOWN_TOPIC = 3
 DESCRIBE_DENIED = "DESCRIBE is denied"
 NOT_LED = "not led by this broker"
+_CLEANUP = "cleanup.policy"
 
 # Requested in this order, a log that grows meanwhile still has log start <= last stable <= log end.
 BOUND_REQUESTS = (
@@ -136,6 +138,12 @@ class Cluster:
         specs = {kafka.TopicPartition(*at): timestamp for at, timestamp in asked.items()}
         answers = self._ask(offsets_at(leader, specs, kafka.IsolationLevel.READ_UNCOMMITTED))
         return {at: _record_or_reason(*answers.get(at, _MISSING)) for at in asked}
+
+    def cleanup_policies(self, topics: Collection[str]) -> dict[str, str]:
+        """Return `cleanup.policy` of topics by one request; without those for which DESCRIBE_CONFIGS is denied."""
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic, {_CLEANUP: ""}) for topic in topics]
+        answer = self._ask(lambda admin: admin.describe_configs(asked, config_filter="all")).get("topic", {})
+        return {topic: answer[topic][_CLEANUP]["value"] for topic in topics if answer.get(topic, {}).get(_CLEANUP)}
 
     def leader_epochs(
         self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int] | None = None

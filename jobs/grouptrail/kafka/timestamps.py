@@ -14,8 +14,10 @@ from grouptrail.kafka.log import NO_TOPIC, RecordTimestamp
 
 # A broker answers so many in about a tenth of a second, in which one of its threads does nothing else.
 _PARTITIONS_A_REQUEST = 1000
+_TOPICS_A_REQUEST = 1000
 _MOST_LEADERS_AT_ONCE = 32
 _TRANSACTIONS_TOPIC = "__transaction_state"
+_COMPACT = "compact"
 
 Answer = RecordTimestamp | None | str
 """A record, None where no record has such a timestamp, or why there is no answer."""
@@ -93,6 +95,16 @@ class TimestampReader:
         """
         [state] = self._cluster.partition_metadata({_TRANSACTIONS_TOPIC: [0]})
         return state.error != NO_TOPIC
+
+    def kept_topics(self, topics: Collection[str]) -> list[str]:
+        """Return those topics that are not compacted, as far as DESCRIBE_CONFIGS shows it. Raises ClusterError."""
+        kept: list[str] = []
+        waiting = list(topics)
+        while waiting:
+            some, waiting = waiting[:_TOPICS_A_REQUEST], waiting[_TOPICS_A_REQUEST:]
+            policies = self._cluster.cleanup_policies(some)
+            kept += [topic for topic, policy in policies.items() if _COMPACT not in policy.split(",")]
+        return kept
 
     def close(self) -> None:
         """Close the connections."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.dated import DatedRecords, TimestampLookup
+from grouptrail.lag.dated import DatedRecords, TimestampLookup, UnreadRecords
 from grouptrail.lag.departures import (
     ALL_KEPT_SECONDS,
     READ_BEFORE_END,
@@ -54,7 +54,7 @@ from grouptrail.lag.offsets import (
 from grouptrail.lag.positions import READ, Positions
 from grouptrail.lag.rhythm import UsualWaits
 from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
-from grouptrail.lag.unread import FEW_OFFSETS, MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
+from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.storage.schema import ADMIN, columns_of, compact, table_schema
@@ -112,9 +112,8 @@ class _Age:
     """The age of each position's first unread record; NaN and None where not known.
 
     `by_samples` is the age without timestamps that brokers looked up, which verdicts go by: a producer may set any.
-    `record_at` is the record's own timestamp (microseconds), where it was read. The offsets `undated` of `partitions`
-    have records that are older than the samples. `may_be_of_marker`: a timestamp was found, but not whether a record
-    has it.
+    `record_at` is the record's own timestamp (microseconds), where it was read. `older` are the records that are
+    older than the samples; `is_due`: such a record has to be read to know more.
     """
 
     seconds: Floats
@@ -122,9 +121,8 @@ class _Age:
     errors: Floats
     methods: Texts
     record_at: Ints
-    partitions: Ints
-    undated: Ints
-    may_be_of_marker: Bools
+    older: UnreadRecords
+    is_due: Bools
 
 
 @dataclass(frozen=True)
@@ -266,7 +264,6 @@ class LagCalculator:
         until: int | None = None,
         fetch_records: FetchRecords | None = None,
         fetch_offsets: FetchOffsets | None = None,
-        timestamp_lookup: TimestampLookup | None = None,
         columns: Sequence[str] = ROWS.names,
     ) -> pa.Table:
         """Return `columns` of the rows of `consumer_lag` at the newest sample (`ROWS`); none before the first sample.
@@ -274,9 +271,8 @@ class LagCalculator:
         Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
         that members own, so that one without a commit gets a row; `last_owners` those that the last members of Empty
         groups owned (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have stopped a few
-        offsets before the end. `fetch_offsets` serves groups whose commits are held back, `timestamp_lookup` those
-        whose first unread records are older than the samples. Without them earlier answers are used; with `until`, no
-        earlier offsets are.
+        offsets before the end, or whose records are older than the samples. `fetch_offsets` serves groups whose
+        commits are held back. Without them earlier answers are used; with `until`, no earlier offsets are.
         """
         if self._sample is None:
             return ROWS.empty_table().select(columns)
@@ -301,12 +297,24 @@ class LagCalculator:
         )
         if fetch_records is not None:
             self._fetch_first_records(sampled, context, fetch_records)
-        rows = self._rows_in_parts(sampled, context, columns, fetch_records, timestamp_lookup)
+        rows = self._rows_in_parts(sampled, context, columns, fetch_records)
         if known is not None and until is None:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
             self._waits.newest = noted
         return rows
+
+    @property
+    def has_timestamps_to_find(self) -> bool:
+        """Whether at the newest sample `find_timestamps` is of use."""
+        return self._dated.has_questions
+
+    def find_timestamps(self, lookup: TimestampLookup) -> bool:
+        """Find the timestamps of unread records that are older than the samples, for later calls of `compute`.
+
+        Returns whether there are any. Another thread may use the calculator meanwhile.
+        """
+        return self._dated.search(lookup)
 
     def _replaced_logs(self, numbers: Ints, ends: Ints, topic_ids: list[str | None]) -> Ints:
         """Return the partitions whose log is shorter than before, or whose topic has another id than before."""
@@ -378,7 +386,6 @@ class LagCalculator:
         context: _Context,
         names: Sequence[str],
         fetch_records: FetchRecords | None,
-        timestamp_lookup: TimestampLookup | None,
     ) -> pa.Table:
         """Return the rows of `consumer_lag` with these columns; brokers are queried once for all parts."""
         parts = [
@@ -386,26 +393,27 @@ class LagCalculator:
         ]
         tables: list[pa.Table] = []
         due: list[UnreadQuery] = []
-        undated: list[tuple[Ints, Ints]] = []
+        due_for_age: list[UnreadQuery] = []
+        older: list[UnreadRecords] = []
         for part in parts:
             entries = self._entries(sampled, part)
             rows, lag, age = self._rows(entries, context, names)
             tables.append(rows)
-            undated.append((age.partitions, age.undated))
+            older.append(age.older)
             if fetch_records is not None and len(due) < MOST_QUERIES:
                 is_stuck = np.asarray(pc.is_in(rows["status"], pa.array(_NOT_PROGRESSING)))
-                due += self._unread.due(entries, lag, is_stuck | age.may_be_of_marker)
-        is_changed = np.full(self._index.position_count, False)
+                is_stuck &= self._unread.are_few(lag)
+                due += self._unread.due(entries, lag, is_stuck)
+                due_for_age += self._unread.due(entries, lag, age.is_due & ~is_stuck)
+        due = (due + due_for_age)[:MOST_QUERIES]
         if fetch_records is not None and due:
+            is_changed = np.full(self._index.position_count, False)
             is_changed[self._unread.query(due, sampled.at, fetch_records)] = True
-        is_dated = np.full(self._index.partition_count, False)
-        if timestamp_lookup is not None and undated:
-            partitions, offsets = (np.concatenate(column) for column in zip(*undated, strict=True))
-            learned = self._dated.find(partitions, offsets, sampled.at, self._index.names, timestamp_lookup)
-            is_dated[learned] = True
-        for number, part in enumerate(parts):
-            if is_changed[sampled.positions[part]].any() or is_dated[undated[number][0]].any():
-                tables[number], *_ = self._rows(self._entries(sampled, part), context, names)
+            for number, part in enumerate(parts):
+                if is_changed[sampled.positions[part]].any():
+                    tables[number], _, age = self._rows(self._entries(sampled, part), context, names)
+                    older[number] = age.older
+        self._dated.want(UnreadRecords.concat(older), sampled.at, self._index.names)
         return pa.concat_tables([ROWS.empty_table().select(names), *tables]).unify_dictionaries()
 
     def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag, _Age]:
@@ -415,7 +423,7 @@ class LagCalculator:
         wanted = _first_unread(entries, lag, context)
         first = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
         lag = self._without_unreadable(entries, lag, first, context)
-        age = self._age(entries, lag, first)
+        age = self._age(entries, lag, first, context.is_isolated[entries.groups])
         silent, waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
         columns = self._lag_columns(entries, lag, age)
         columns |= self._rate_columns(entries, lag, context)
@@ -504,7 +512,7 @@ class LagCalculator:
         is_exact[nothing] = True
         return replace(lag, lag=np.where(is_exact, 0, lag.lag), readable=np.where(is_exact, 0, lag.readable))
 
-    def _age(self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None]) -> _Age:
+    def _age(self, entries: Entries, lag: Lag, first: Mapping[int, FirstRecord | None], is_isolated: Bools) -> _Age:
         none = lag.readable == 0
         seconds, errors = np.where(none, 0.0, np.nan), np.where(none, 0.0, np.nan)
         methods = Texts(len(entries))
@@ -534,22 +542,29 @@ class LagCalculator:
         bounded = lagging[np.isnan(errors[lagging])]
         methods.set(bounded, "bounded")
         by_samples = seconds.copy()
-        partitions, undated = entries.partitions[bounded], offsets[bounded]
-        by_timestamp = self._dated.age(partitions, undated, now[bounded])
+        shown_offsets, shown_times = self._unread.first_left(entries, offsets)
+        for entry, record in read.items():
+            shown_offsets[entry], shown_times[entry] = record.offset, record_at[entry]
+        older = UnreadRecords(
+            entries.partitions[bounded],
+            offsets[bounded],
+            lag.readable[bounded],
+            shown_offsets[bounded],
+            shown_times[bounded],
+            is_isolated[bounded],
+        )
+        by_timestamp = self._dated.age(older, now[bounded])
         # The samples show that the record is at least so old: a lower age comes from a clock that is ahead.
         is_dated = by_timestamp.seconds > by_samples[bounded]
-        may_be_of_marker = np.full(len(entries), False)
-        if self._dated.may_be_markers:
-            has_record = (lag.readable > FEW_OFFSETS) | self._unread.something_left(entries)
-            may_be_of_marker[bounded] = is_dated & ~has_record[bounded]
-            is_dated &= has_record[bounded]
         dated = bounded[is_dated]
         methods.set(dated, "dated")
         seconds[dated] = by_timestamp.seconds[is_dated]
         errors[dated] = np.where(by_timestamp.is_exact[is_dated], 0.0, np.nan)
+        is_due = np.full(len(entries), False)
+        is_due[bounded] = by_timestamp.is_due
         is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
         errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
-        return _Age(seconds, by_samples, errors, methods, record_at, partitions, undated, may_be_of_marker)
+        return _Age(seconds, by_samples, errors, methods, record_at, older, is_due)
 
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs

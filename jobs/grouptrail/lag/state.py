@@ -6,11 +6,13 @@ rows in the time that Spark takes to plan a query.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from grouptrail.console.progress import Log
+from grouptrail.errors import one_line
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest, RecordTimestamp
@@ -61,9 +64,8 @@ CLOCKS_APART = timedelta(minutes=10)
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
-# Of the time between samples; and between two of them, when there are new commits.
-_TIMESTAMPS_SHARE, _MOST_TIMESTAMPS_SECONDS, _TIMESTAMPS_OF_NEWS_SECONDS = 0.5, 5.0, 0.5
-_TIMESTAMPS_RETRY_SECONDS = 60
+# So long a search for timestamps may go on when the job ends.
+_TIMESTAMPS_SECONDS, _TIMESTAMPS_RETRY_SECONDS = 2.0, 60.0
 _ROWS_RESTORED = 500_000
 # Spark's statistics of times are whole milliseconds, rounded down.
 _STATISTICS_MICROS = 999
@@ -104,14 +106,16 @@ class LagState:
             inputs.kafka, _BROKER_TIMEOUT_SECONDS, inputs.settings.requests_per_second / shard.count
         )
         self._timestamps_due = 0.0
-        self._has_looked_up = self._has_transactions = False
+        self._has_transactions = False
+        self._searching: threading.Thread | None = None
+        self._is_ending = False
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
         self.has_new_commits = True
         """Whether there are commits that `commits` has not returned."""
         self._failures: set[str] = set()
-        self._has_news = False
+        self._has_news = self._has_dates = False
         self._computed: pa.Table | None = None
         self._lock = threading.Lock()
         self.has_sample = threading.Event()
@@ -138,14 +142,16 @@ class LagState:
     def fresh_rows(self) -> pa.Table | None:
         """Return `consumer_lag` (`PUBLISHED`) at the newest sample by the newest commits; None without new ones."""
         with self._lock:
-            if self._calculator is None or not (self._read_commits() or self._has_news):
+            has_dates = self._has_dates
+            if self._calculator is None or not (self._read_commits() or self._has_news or has_dates):
                 return None
-            self._has_news = False
+            self._has_news = self._has_dates = False
             computed, self._computed = self._computed, None
-            if computed is not None and self._calculator.positions.are_all_due():
+            if computed is not None and not has_dates and self._calculator.positions.are_all_due():
                 return computed
-            lookup = self._timestamp_lookup(_TIMESTAMPS_OF_NEWS_SECONDS)
-            return self._calculator.compute(*self._of_groups, timestamp_lookup=lookup, columns=PUBLISHED)
+            rows = self._calculator.compute(*self._of_groups, columns=PUBLISHED)
+            self._find_timestamps()
+            return rows
 
     def lag(self, rows: pa.Table) -> pa.Table:
         """Return the rows of `consumer_lag` for rows of `log_offsets`: one or several samples, newer than all before.
@@ -189,9 +195,10 @@ class LagState:
                 until=until,
                 fetch_records=self._fetch_records,
                 fetch_offsets=self._fetch_offsets if is_new else None,
-                timestamp_lookup=self._lookup_at_sample() if is_new else None,
             )
         )
+        if is_new:
+            self._find_timestamps()
         self._computed = computed[-1].select(PUBLISHED)
         return pa.concat_tables(computed)
 
@@ -372,28 +379,47 @@ class LagState:
         late = f"the group's coordinator was not queried within {_BROKER_TIMEOUT_SECONDS:.0f} s"
         return dict.fromkeys(queried, late) | offsets
 
-    def _lookup_at_sample(self) -> TimestampLookup | None:
-        """Return `_timestamp_lookup`; close its connections if the sample before needed none."""
-        if not self._has_looked_up:
-            self._timestamps.close()
-        self._has_looked_up = False
-        return self._timestamp_lookup(
-            min(_TIMESTAMPS_SHARE * self._settings.sample_seconds, _MOST_TIMESTAMPS_SECONDS)
-        )
+    def await_timestamps(self, seconds: float) -> None:
+        """Wait until no timestamps are searched for, for so long at most."""
+        if self._searching is not None:
+            self._searching.join(seconds)
 
-    def _timestamp_lookup(self, seconds: float) -> TimestampLookup | None:
-        """Return what looks up timestamps for so long; None if that is disabled or has just failed."""
-        started = time.monotonic()
-        deadline = started + seconds
-        if not self._settings.lag.timestamp_lookup or started < self._timestamps_due:
+    def _find_timestamps(self) -> None:
+        """Find timestamps beside the samples, which do not wait for them, if any are wanted and none are searched."""
+        assert self._calculator is not None
+        if self._searching is not None and self._searching.is_alive():
+            return
+        if not self._calculator.has_timestamps_to_find:
+            self._timestamps.close()
+        elif (lookup := self._timestamp_lookup()) is not None:
+            search = partial(self._search_timestamps, self._calculator, lookup)
+            self._searching = threading.Thread(target=search, name="lag-timestamps", daemon=True)
+            atexit.register(self._end_search)
+            self._searching.start()
+
+    def _search_timestamps(self, calculator: LagCalculator, lookup: TimestampLookup) -> None:
+        try:
+            self._has_dates |= calculator.find_timestamps(lookup)
+        except Exception as error:
+            self._timestamps_due = time.monotonic() + _TIMESTAMPS_RETRY_SECONDS
+            self._log_failure(f"lag: timestamps cannot be looked up: {one_line(error)}")
+        atexit.unregister(self._end_search)
+
+    def _end_search(self) -> None:
+        """End the search before the interpreter does: a thread in native code would crash that."""
+        self._is_ending = True
+        self.await_timestamps(2 * _TIMESTAMPS_SECONDS)
+
+    def _timestamp_lookup(self) -> TimestampLookup | None:
+        """Return what looks up timestamps; None if that is disabled or has just failed."""
+        if not self._settings.lag.timestamp_lookup or time.monotonic() < self._timestamps_due:
             return None
 
         def fetch(asked: Mapping[tuple[str, int], int]) -> Mapping[tuple[str, int], RecordTimestamp | str | None]:
-            if time.monotonic() > deadline:
+            if self._is_ending:
                 return {}
-            self._has_looked_up = True
             try:
-                answers = self._timestamps.records_since(asked, deadline)
+                answers = self._timestamps.records_since(asked, time.monotonic() + _TIMESTAMPS_SECONDS)
             except ClusterError as error:
                 self._timestamps_due = time.monotonic() + _TIMESTAMPS_RETRY_SECONDS
                 self._log_failure(f"lag: timestamps cannot be looked up: {error}")
@@ -403,9 +429,10 @@ class LagState:
                     f"lag: some timestamps cannot be looked up ({reason}), so that lag in seconds is a lower bound: "
                     "check that their brokers run, and DESCRIBE on the topics"
                 )
+            self._has_dates = True
             return answers
 
-        return TimestampLookup(fetch, self._may_have_transactions)
+        return TimestampLookup(fetch, self._may_have_transactions, self._kept_topics)
 
     def _may_have_transactions(self) -> bool:
         """Return whether there may be markers of transactions, also if no broker says."""
@@ -415,6 +442,13 @@ class LagState:
             except ClusterError:
                 return True
         return self._has_transactions
+
+    def _kept_topics(self, topics: Collection[str]) -> Collection[str]:
+        """Return those topics that are known not to be compacted; none of those that may not be asked about."""
+        try:
+            return self._timestamps.kept_topics(topics)
+        except ClusterError:
+            return ()
 
     def _log_failure(self, line: str) -> None:
         if line not in self._failures:

@@ -51,21 +51,21 @@ class RecordTimes:
 
 @dataclass(frozen=True)
 class Questions:
-    """The timestamps (milliseconds, or `LARGEST_TIMESTAMP`) to ask for, one for each of some partitions.
+    """The timestamps (milliseconds, or `LARGEST_TIMESTAMP`) to ask for, one for each of some partitions, in order.
 
-    `targets` are the numbers of the offsets that they are asked for.
+    `offsets` are those whose timestamps are wanted.
     """
 
     partitions: Ints
     timestamps: Ints
-    targets: Ints
+    offsets: Ints
 
     def __len__(self) -> int:
         return len(self.partitions)
 
     def of(self, chosen: Bools | Ints) -> Questions:
         """Return some questions."""
-        return Questions(self.partitions[chosen], self.timestamps[chosen], self.targets[chosen])
+        return Questions(self.partitions[chosen], self.timestamps[chosen], self.offsets[chosen])
 
 
 @dataclass
@@ -149,7 +149,8 @@ class TimestampSearch:
     """The search for the timestamps of records of many partitions, which are numbered.
 
     Ask the `questions`, give the answers to `add_answers`, and repeat until there are no more. All offsets of a
-    partition learn from each answer, and new ones from those that were wanted before.
+    partition learn from each answer, and new ones from those that were wanted before. Other offsets may be set
+    between questions and answers.
     """
 
     def __init__(self) -> None:
@@ -188,21 +189,27 @@ class TimestampSearch:
         self._failed_at = {number: at for number, at in self._failed_at.items() if now - at < _RETRY_MS}
 
     def questions(self) -> Questions:
-        """Return the next question of each partition that has an offset whose timestamp is not known well enough."""
+        """Return the next question of each partition that has an offset whose timestamp is not known well enough.
+
+        The very records are searched for once all timestamps are known well enough for an age.
+        """
         is_failed = np.isin(self._targets.partitions, list(self._failed_at))
         open_ = np.flatnonzero(~self._targets.is_done(self._now) & ~is_failed)
-        targets = self._targets.of(open_)
+        is_close = self._targets.is_close(self._now)[open_]
+        targets = self._targets.of(open_ if is_close.all() else open_[~is_close])
         order = np.lexsort((targets.asked, targets.partitions))
         is_first = np.diff(targets.partitions[order], prepend=UNKNOWN) != 0
         chosen = order[is_first]
         targets = targets.of(chosen)
-        return Questions(targets.partitions, _next_timestamps(targets, self._now), open_[chosen])
+        return Questions(targets.partitions, _next_timestamps(targets, self._now), targets.offsets)
 
     def add_answers(self, questions: Questions, offsets: Ints, timestamps: Ints) -> None:
         """Add the answers to questions: records' offsets and timestamps (milliseconds), `UNKNOWN` for no answer."""
         targets = self._targets
-        targets.asked[questions.targets] += 1
-        targets.asked_when_close[questions.targets] += targets.is_close(self._now)[questions.targets]
+        asked_for = _find(targets, questions.partitions, questions.offsets)
+        asked_for = asked_for[asked_for != UNKNOWN]
+        targets.asked[asked_for] += 1
+        targets.asked_when_close[asked_for] += targets.is_close(self._now)[asked_for]
         place = np.searchsorted(questions.partitions, targets.partitions)
         place = np.minimum(place, max(len(questions) - 1, 0))
         rows = np.flatnonzero(questions.partitions[place] == targets.partitions) if len(questions) else place[:0]

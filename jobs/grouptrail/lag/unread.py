@@ -1,4 +1,4 @@
-"""Find out whether a stopped group has a record left to read: its lag may consist of transaction markers alone."""
+"""Find out which record a group has left to read, if any: its lag may consist of transaction markers alone."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow as pa
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.lag.dated import FEW_OFFSETS
 from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, at_numbers, ints, lengthened
 from grouptrail.lag.offsets import Entries, Lag
 
 FetchRecords = Callable[[Sequence[RecordRequest]], Mapping[RecordRequest, FirstRecord | None]]
 """Returns the first records at or after offsets, as far as brokers answer; None: no record is left in the log."""
 
-FEW_OFFSETS = 1000
-"""More offsets than these are not taken to be markers of transactions alone."""
 MOST_QUERIES, _MOST_TOPICS = 100, 10
 _RETRY_MICROS = 600 * MICROS
 _NOTHING, _SOMETHING, _NO_ANSWER = 2, 1, 0
+_NO_RECORD = FirstRecord(UNKNOWN, UNKNOWN)
 
 
 class UnreadQuery(NamedTuple):
@@ -41,6 +41,12 @@ class UnreadOffsets:
 
     def __init__(self) -> None:
         self._answer, self._committed, self._end, self._at = (np.empty(0, np.int64) for _ in range(4))
+        self._first_offset, self._first_time = (np.empty(0, np.int64) for _ in range(2))
+
+    @staticmethod
+    def are_few(lag: Lag) -> Bools:
+        """Return where the unread offsets may hold markers of transactions alone."""
+        return lag.readable <= FEW_OFFSETS
 
     def nothing_left(self, entries: Entries) -> Bools:
         """Return where all offsets from the committed one on are known to hold no record."""
@@ -48,16 +54,20 @@ class UnreadOffsets:
         nothing: Bools = (answer == _NOTHING) & (committed == entries.committed) & (entries.end <= end)
         return nothing
 
-    def something_left(self, entries: Entries) -> Bools:
-        """Return where brokers showed that a record is left from the committed offset on."""
+    def first_left(self, entries: Entries, first_unread: Ints) -> tuple[Ints, Ints]:
+        """Return the first records that brokers showed from these offsets on: their offsets and timestamps.
+
+        Timestamps are in microseconds; `UNKNOWN` where none is known.
+        """
         answer, committed, *_ = self._answers(entries.positions)
-        is_shown: Bools = (answer == _SOMETHING) & (committed == entries.committed)
-        return is_shown
+        offset, time = (at_numbers(one, entries.positions) for one in (self._first_offset, self._first_time))
+        is_known = (answer == _SOMETHING) & (committed == entries.committed) & (offset >= first_unread)
+        return np.where(is_known, offset, UNKNOWN), np.where(is_known, time, UNKNOWN)
 
     def due(self, entries: Entries, lag: Lag, chosen: Bools) -> list[UnreadQuery]:
-        """Return the queries that are due for the chosen entries with few unread offsets and no open transaction."""
+        """Return the queries that are due for the chosen entries, where no transaction is open."""
         is_stable = ints(entries.logs["last_stable_offset"]) >= entries.end
-        is_candidate = chosen & (lag.readable > 0) & (lag.readable <= FEW_OFFSETS) & is_stable
+        is_candidate = chosen & (lag.readable > 0) & is_stable
         candidates = np.flatnonzero(is_candidate)
         due = candidates[self._need_query(entries, candidates)][:MOST_QUERIES]
         if not len(due):
@@ -72,7 +82,7 @@ class UnreadOffsets:
         return list(map(UnreadQuery, *columns, requests))
 
     def query(self, due: Sequence[UnreadQuery], at: int, fetch_records: FetchRecords) -> Ints:
-        """Query brokers at a time (microseconds); return the positions for which no record is left.
+        """Query brokers at a time (microseconds); return the positions of which something was learned.
 
         A call queries a limited number, and one topic at a time if there is no answer: a topic that may not be read
         does not fail the others.
@@ -90,14 +100,20 @@ class UnreadOffsets:
                 records = {**records, **fetch_records(list(dict.fromkeys(one.request for one in queries)))}
         positions = np.array([one.position for one in wanted])
         answers = np.array([_meaning(records, one.request, one.end) for one in wanted])
+        first = [records.get(one.request) or _NO_RECORD for one in wanted]
         count = int(positions.max()) + 1
         self._answer, self._committed, self._end, self._at = (
             lengthened(one, count) for one in (self._answer, self._committed, self._end, self._at)
         )
+        self._first_offset, self._first_time = (
+            lengthened(one, count) for one in (self._first_offset, self._first_time)
+        )
+        self._first_offset[positions] = [one.offset for one in first]
+        self._first_time[positions] = [np.clip(one.written_at, UNKNOWN, 1 << 62) for one in first]
         self._answer[positions], self._at[positions] = answers, at
         self._committed[positions] = [one.committed for one in wanted]
         self._end[positions] = [one.end for one in wanted]
-        answered: Ints = positions[answers == _NOTHING]
+        answered: Ints = positions[answers != _NO_ANSWER]
         return answered
 
     def _answers(self, positions: Ints) -> list[Ints]:
