@@ -33,6 +33,8 @@ _MOST_QUESTIONS = 32
 # How many of them may go into finding the very record, once its timestamp is known well enough.
 _QUESTIONS_WHEN_CLOSE = 6
 _BISECT_EVERY = 3
+# So near to a record before the offset, the next timestamp is asked for: records of a batch may share one.
+_NEAR_OFFSETS, _NEAR_STEPS = 64, 4
 _RETRY_MS = 600_000
 
 
@@ -78,7 +80,8 @@ class _Targets:
     come from the log's record with the timestamp `largest`, which is at `hint_offsets`. `limits` are upper limits of
     the timestamp wanted. `is_tail`: the record before the offset is that with the largest timestamp, whose offset may
     be any of its batch (KAFKA-16310), so that it is none to rely on for other offsets. `is_first`: no record of the
-    log that has a timestamp is before the one that is not before the offset.
+    log that has a timestamp is before the one that is not before the offset. `is_repeated`: the last answer was no
+    news. `steps`: how many offsets the last question for the next timestamp went forward.
     """
 
     partitions: Ints
@@ -94,6 +97,8 @@ class _Targets:
     limits: Ints
     is_tail: Bools
     is_first: Bools
+    is_repeated: Bools
+    steps: Ints
     asked: Ints
     asked_when_close: Ints
 
@@ -103,7 +108,7 @@ class _Targets:
         count = len(offsets)
         columns = {field.name: np.full(count, UNKNOWN) for field in fields(cls)}
         columns |= {name: np.zeros(count, np.int64) for name in ("asked", "asked_when_close")}
-        columns |= {name: np.full(count, False) for name in ("is_tail", "is_first")}
+        columns |= {name: np.full(count, False) for name in ("is_tail", "is_first", "is_repeated")}
         return cls(**columns | {"partitions": partitions, "offsets": offsets})
 
     def __len__(self) -> int:
@@ -308,8 +313,14 @@ def _next_timestamps(targets: _Targets, now: int) -> Ints:
     share: Floats = (offsets - 0.5 - targets.low_offsets) / np.maximum(end_offset - targets.low_offsets, 1)
     between = low + np.rint(np.clip(share, 0, 1) * (end_time - low)).astype(np.int64)
     middle = lowest + 1 + (top - lowest - 1) // 2
-    timestamps = np.where(targets.asked % _BISECT_EVERY == _BISECT_EVERY - 1, middle, between)
+    # Halving finds where records are not evenly spread.
+    is_halved = targets.is_repeated | (targets.asked % _BISECT_EVERY == _BISECT_EVERY - 1)
+    timestamps = np.where(is_halved, middle, between)
     is_next = (low == UNKNOWN) | (targets.low_offsets == offsets - 1) | targets.is_tail
+    distance = offsets - targets.low_offsets
+    is_next |= has_high & (
+        distance <= np.where(targets.steps == UNKNOWN, _NEAR_OFFSETS, _NEAR_STEPS * (targets.steps - 1))
+    )
     is_next |= targets.is_close(now) & (targets.asked_when_close % 2 == 0)
     timestamps = np.where(is_next, lowest + 1, np.clip(timestamps, lowest + 1, np.maximum(top, lowest + 1)))
     return np.where((targets.largest == UNKNOWN) & ~has_high, LARGEST_TIMESTAMP, timestamps)
@@ -318,15 +329,19 @@ def _next_timestamps(targets: _Targets, now: int) -> Ints:
 def _add_records(targets: _Targets, rows: Ints, asked: Ints, offsets: Ints, times: Ints) -> None:
     """Add records that answered to timestamps, of the partitions of these targets."""
     is_before = offsets < targets.offsets[rows]
-    before, offset, time = rows[is_before], offsets[is_before], times[is_before]
+    before, offset, time, of_before = (column[is_before] for column in (rows, offsets, times, asked))
     is_better = time > targets.low_times[before]
     before, offset, time = before[is_better], offset[is_better], time[is_better]
+    is_next = (targets.low_times[before] + 1 == of_before[is_better]) & (targets.low_offsets[before] != UNKNOWN)
+    targets.steps[before[is_next]] = offset[is_next] - targets.low_offsets[before[is_next]]
     targets.low_offsets[before], targets.low_times[before], targets.is_tail[before] = offset, time, False
+    targets.is_repeated[rows] = False
     is_tail = (time == targets.largest[before]) & (targets.high_offsets[before] == UNKNOWN)
     targets.tops[before[is_tail]] = time[is_tail] + 1
     others, offset, time, at = (column[~is_before] for column in (rows, offsets, times, asked))
     is_new = targets.high_offsets[others] == UNKNOWN
     is_better = is_new | (time < targets.high_times[others])
+    targets.is_repeated[others] = ~is_better
     better = others[is_better]
     targets.high_offsets[better], targets.high_times[better] = offset[is_better], time[is_better]
     is_lower = (targets.limits[others] == UNKNOWN) | (time < targets.limits[others])
