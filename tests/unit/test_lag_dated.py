@@ -11,7 +11,7 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.log import LARGEST_TIMESTAMP, FirstRecord, RecordRequest, RecordTimestamp
-from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.calculator import STORED_LAG, LagCalculator, Rules
 from grouptrail.lag.dated import TimestampLookup
 from grouptrail.lag.state import LagState
 from grouptrail.lag.unread import FetchRecords
@@ -88,6 +88,30 @@ def test_lag_seconds_dated_is_kept_between_samples_without_requests() -> None:
     dated_row_at(calculator, log(0, 100), lookup=hourly().lookup)
     [row] = calculator.compute({}).to_pylist()
     assert seconds_of(row) == (10 * HOUR, "dated", 0)
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_lag_seconds_restart_dates_the_same_offset_without_requests(is_later: bool) -> None:
+    calculator = new_calculator(commit(-5, 90))
+    row_at(calculator, log(0, 100))
+    calculator.find_timestamps(hourly().lookup)
+    stored = calculator.compute({}, columns=STORED_LAG.names)
+    restarted = new_calculator(commit(-5, 90), *([commit(5, 91)] if is_later else []))
+    add_sample(restarted, log(0, 100))
+    restarted.add_stored_lag(stored)
+    row = row_at(restarted, log(10, 100))
+    assert seconds_of(row) == ((10, "bounded", None) if is_later else (10 * HOUR + 10, "dated", 0))
+    assert restarted.has_timestamps_to_find == is_later
+
+
+def test_lag_seconds_restart_with_recreated_topic_forgets_the_stored_age() -> None:
+    calculator = new_calculator(commit(-5, 90))
+    row_at(calculator, log(0, 100, topic_id="a"))
+    calculator.find_timestamps(hourly().lookup)
+    restarted = new_calculator(commit(-5, 90))
+    add_sample(restarted, log(0, 100, topic_id="a"))
+    restarted.add_stored_lag(calculator.compute({}, columns=STORED_LAG.names))
+    assert seconds_of(row_at(restarted, log(10, 100, topic_id="b"))) == (0, "bounded", None)
 
 
 def test_lag_seconds_later_commit_starts_from_the_records_found() -> None:

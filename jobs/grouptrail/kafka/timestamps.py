@@ -13,7 +13,7 @@ from grouptrail.kafka.groups import Throttle
 from grouptrail.kafka.log import NO_TOPIC, RecordTimestamp
 
 # A broker answers so many in about a tenth of a second, in which one of its threads does nothing else.
-_PARTITIONS_A_REQUEST = 1000
+_PARTITIONS_A_REQUEST = 2000
 _TOPICS_A_REQUEST = 1000
 _MOST_LEADERS_AT_ONCE = 32
 _TRANSACTIONS_TOPIC = "__transaction_state"
@@ -56,7 +56,7 @@ class TimestampReader:
     """Finds records by timestamps over one connection to each leader, which are kept between calls."""
 
     def __init__(self, settings: Mapping[str, str], deadline_seconds: float, requests_per_second: float) -> None:
-        """Each broker gets at most `requests_per_second`, each of 1,000 partitions at most."""
+        """Each broker gets at most `requests_per_second`, each of 2,000 partitions at most."""
         self._settings = settings
         self._deadline_seconds = deadline_seconds
         self._requests_per_second = requests_per_second

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.dated import DatedRecords, TimestampLookup, UnreadRecords
+from grouptrail.lag.dated import DatedRecords, StoredAges, TimestampLookup, UnreadRecords
 from grouptrail.lag.departures import (
     ALL_KEPT_SECONDS,
     READ_BEFORE_END,
@@ -73,6 +73,7 @@ STORED_LAG = columns_of(
     (
         *("group_id", "topic", "partition", "sampled_at"),
         *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
+        *("lag_seconds", "lag_seconds_method", "lag_seconds_error"),
         *(*_WAITS, "read_before_end", "problem"),
     ),
 )
@@ -200,7 +201,7 @@ class LagCalculator:
         self._owned = NONE_OWNED
         self._owned_numbers = np.empty(0, np.int64), np.empty(0, np.int64)
         self._unread = UnreadOffsets()
-        self._dated = DatedRecords()
+        self._dated, self._stored_ages = DatedRecords(), StoredAges()
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
         self.positions = Positions(first_until)
@@ -231,6 +232,21 @@ class LagCalculator:
         self._waits.put(numbers, np.where(np.isnan(silent), UNKNOWN, committed), silent)
         self._waits.restore(numbers, *waits)
         self._departures.restore(numbers, rows["read_before_end"], at)
+        self._partition_of = lengthened(self._partition_of, self._index.position_count)
+        self._partition_of[numbers] = partitions
+        self._restore_ages(numbers, rows, committed)
+
+    def _restore_ages(self, numbers: Ints, rows: pa.Table, committed: Ints) -> None:
+        """Restore the ages of the rows of one sample that are older than the samples."""
+        seconds, errors = floats(rows["lag_seconds"]), floats(rows["lag_seconds_error"])
+        is_dated = np.asarray(whole(pc.fill_null(pc.equal(rows["lag_seconds_method"], "dated"), False)), bool)
+        is_dated &= ~np.isnan(seconds) & (committed != UNKNOWN)
+        # Timestamps are whole milliseconds, and so are ages.
+        times = (
+            np.rint(ints(rows["sampled_at"]) / 1000 - np.where(is_dated, seconds, 0) * 1000).astype(np.int64) * 1000
+        )
+        offsets = np.maximum(committed, 0) + np.maximum(ints(rows["lost_records"]), 0)
+        self._stored_ages.restore(numbers, offsets, np.where(is_dated, times, UNKNOWN), ~np.isnan(errors))
 
     def add_sample(self, rows: pa.Table) -> None:
         """Add the rows of `log_offsets` of one sample, which is newer than all before."""
@@ -248,6 +264,7 @@ class LagCalculator:
         of_replaced = np.flatnonzero(np.isin(self._partition_of, replaced))
         self._window.forget(of_replaced)
         self._waits.forget(of_replaced)
+        self._stored_ages.forget(of_replaced)
         self._recreated_at = lengthened(self._recreated_at, self._index.partition_count)
         self._recreated_at[replaced] = int(sampled_at.max())
         row_of = np.full(self._index.partition_count, UNKNOWN)
@@ -545,6 +562,12 @@ class LagCalculator:
         shown_offsets, shown_times = self._unread.first_left(entries, offsets)
         for entry, record in read.items():
             shown_offsets[entry], shown_times[entry] = record.offset, record_at[entry]
+        stored_times, is_stored = self._stored_ages.times(entries.positions, offsets)
+        is_stored &= shown_offsets == UNKNOWN
+        shown_offsets, shown_times = (
+            np.where(is_stored, stored, shown)
+            for stored, shown in ((offsets, shown_offsets), (stored_times, shown_times))
+        )
         older = UnreadRecords(
             entries.partitions[bounded],
             offsets[bounded],
@@ -554,6 +577,8 @@ class LagCalculator:
             is_isolated[bounded],
         )
         by_timestamp = self._dated.age(older, now[bounded])
+        stored_seconds = np.where(stored_times == UNKNOWN, np.nan, (now - stored_times) / MICROS)[bounded]
+        by_timestamp = replace(by_timestamp, seconds=np.fmax(by_timestamp.seconds, stored_seconds))
         # The samples show that the record is at least so old: a lower age comes from a clock that is ahead.
         is_dated = by_timestamp.seconds > by_samples[bounded]
         dated = bounded[is_dated]

@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 
 from grouptrail.kafka.log import RecordTimestamp
-from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
 from grouptrail.lag.timestamp_search import TimestampSearch
 
 FEW_OFFSETS = 1000
@@ -96,6 +96,32 @@ class TimestampAge:
     is_due: Bools
 
 
+class StoredAges:
+    """The ages that stored rows have by timestamps, by the positions' numbers: a restart asks for no others."""
+
+    def __init__(self) -> None:
+        self._offsets, self._times = (np.empty(0, np.int64) for _ in range(2))
+        self._are_exact = np.empty(0, bool)
+
+    def restore(self, positions: Ints, offsets: Ints, times: Ints, is_exact: Bools) -> None:
+        """Set the first unread offsets of positions and their timestamps (microseconds); `UNKNOWN` where none are."""
+        count = int(positions.max(initial=-1)) + 1
+        self._offsets, self._times = (lengthened(column, count) for column in (self._offsets, self._times))
+        self._are_exact = lengthened(self._are_exact, count)
+        self._offsets[positions], self._times[positions] = np.where(times == UNKNOWN, UNKNOWN, offsets), times
+        self._are_exact[positions] = is_exact
+
+    def forget(self, positions: Ints) -> None:
+        """Forget positions whose log was replaced."""
+        self._offsets[positions[positions < len(self._offsets)]] = UNKNOWN
+
+    def times(self, positions: Ints, offsets: Ints) -> tuple[Ints, Bools]:
+        """Return the timestamps (microseconds) of the first unread offsets of positions, and which are exact."""
+        is_known = (at_numbers(self._offsets, positions) == offsets) & (offsets != UNKNOWN)
+        is_exact = at_numbers(self._are_exact.astype(np.int64), positions) == 1
+        return np.where(is_known, at_numbers(self._times, positions), UNKNOWN), is_known & is_exact
+
+
 class DatedRecords:
     """The timestamps of first unread records, found by requests. One thread may search while others use the rest."""
 
@@ -137,7 +163,7 @@ class DatedRecords:
     def has_questions(self) -> bool:
         """Whether there is anything to search for."""
         with self._lock:
-            if not len(self._wanted):
+            if self._are_shown(self._wanted).all():
                 return False
             is_unknown = self._has_markers is None or (self._has_markers and len(self._partitions_not_known()) > 0)
             return is_unknown or len(self._search.questions()) > 0
