@@ -104,6 +104,16 @@ def test_lag_seconds_restart_dates_the_same_offset_without_requests(is_later: bo
     assert restarted.has_timestamps_to_find == is_later
 
 
+def test_lag_seconds_restart_with_the_lookup_disabled_is_bounded() -> None:
+    calculator = new_calculator(commit(-5, 90))
+    row_at(calculator, log(0, 100))
+    calculator.find_timestamps(hourly().lookup)
+    restarted = new_calculator(commit(-5, 90), rules=Rules(timestamp_lookup=False))
+    add_sample(restarted, log(0, 100))
+    restarted.add_stored_lag(calculator.compute({}, columns=STORED_LAG.names))
+    assert seconds_of(row_at(restarted, log(10, 100))) == (10, "bounded", None)
+
+
 def test_lag_seconds_restart_with_recreated_topic_forgets_the_stored_age() -> None:
     calculator = new_calculator(commit(-5, 90))
     row_at(calculator, log(0, 100, topic_id="a"))

@@ -97,6 +97,7 @@ class Rules:
 
     `poll_seconds`: how much older than a sample a polled group's offsets may be. `held_back_seconds`: how long a
     transaction may be open on a partition of the offsets topic before that partition counts as held back.
+    `timestamp_lookup`: whether stored ages by timestamps are used.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -106,6 +107,7 @@ class Rules:
     group_stop_seconds: tuple[tuple[str, float], ...] = ()
     poll_seconds: float = 0
     held_back_seconds: float = 15
+    timestamp_lookup: bool = True
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,8 @@ class LagCalculator:
         self._departures.restore(numbers, rows["read_before_end"], at)
         self._partition_of = lengthened(self._partition_of, self._index.position_count)
         self._partition_of[numbers] = partitions
-        self._restore_ages(numbers, rows, committed)
+        if self._rules.timestamp_lookup:
+            self._restore_ages(numbers, rows, committed)
 
     def _restore_ages(self, numbers: Ints, rows: pa.Table, committed: Ints) -> None:
         """Restore the ages of the rows of one sample that are older than the samples."""
@@ -559,9 +562,11 @@ class LagCalculator:
         bounded = lagging[np.isnan(errors[lagging])]
         methods.set(bounded, "bounded")
         by_samples = seconds.copy()
-        shown_offsets, shown_times = self._unread.first_left(entries, offsets)
-        for entry, record in read.items():
-            shown_offsets[entry], shown_times[entry] = record.offset, record_at[entry]
+        shown_offsets, shown_times = np.full(len(entries), UNKNOWN), np.full(len(entries), UNKNOWN)
+        if self._dated.is_in_use:
+            shown_offsets, shown_times = self._unread.first_left(entries, offsets)
+            for entry, record in read.items():
+                shown_offsets[entry], shown_times[entry] = record.offset, record_at[entry]
         stored_times, is_stored = self._stored_ages.times(entries.positions, offsets)
         is_stored &= shown_offsets == UNKNOWN
         shown_offsets, shown_times = (

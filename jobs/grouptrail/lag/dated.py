@@ -160,6 +160,11 @@ class DatedRecords:
             self._set_targets()
 
     @property
+    def is_in_use(self) -> bool:
+        """Whether timestamps have ever been searched for."""
+        return self._has_markers is not None
+
+    @property
     def has_questions(self) -> bool:
         """Whether there is anything to search for."""
         with self._lock:
