@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -131,14 +132,16 @@ def test_dated_records_every_offset_is_never_wrong(
             assert limit <= next(later, records[first])
 
 
-def lag_at_samples(config: Config, broker: Broker, topic: str, committed: int, count: int) -> list[dict[str, Any]]:
-    """Return the rows of the first samples of a group that committed an offset before them."""
+def lag_at_samples(
+    config: Config, broker: Broker, topic: str, committed: int, count: int, *, once: bool = False
+) -> list[dict[str, Any]]:
+    """Return the rows of the first samples of a group that committed before them, as stored and as published."""
     at = datetime.now(UTC)
     commit = {"topic": topic, "partition": 0, "record_offset": 1, "record_at": at - timedelta(minutes=1)}
     commit |= {"commit_at": commit["record_at"], "committed_offset": committed, "is_tombstone": False}
     small_tables.lay(config, "offset_commits", commit)
     lines: list[str] = []
-    state = LagState(lag_inputs(config), lines.append)
+    state = LagState(replace(lag_inputs(config), once=once), lines.append)
     start, end = bounds(broker, topic)
     rows = []
     for number in range(count):
@@ -170,6 +173,13 @@ def test_lag_state_first_sample_is_dated_for_metrics_and_second_for_tables(
     for row in rows[1:]:
         assert (row["lag"], row["lag_seconds_error"]) == (RECORDS - 30, 0)
         assert row["lag_seconds"] == pytest.approx(row["sampled_at"].timestamp() - truth, abs=0.002)
+
+
+def test_lag_state_job_that_ends_with_the_sample_waits_for_timestamps(
+    empty: Config, broker: Broker, topics: dict[str, str]
+) -> None:
+    row = lag_at_samples(empty, broker, topics["ordered"], 30, count=1, once=True)[0]
+    assert (row["lag_seconds_method"], row["lag_seconds_error"]) == ("dated", 0)
 
 
 def test_lag_state_commit_before_log_start_is_dated_by_the_first_record_left(

@@ -65,7 +65,7 @@ def start(context: JobContext[LagSettings]) -> Query:
     warehouse.ensure((SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
     checkpoint = warehouse.checkpoint(LAG.name)
     recovered = checkpoint.open(warehouse.tables(LAG.writes))
-    inputs = LagInputs(warehouse, context.kafka, settings)
+    inputs = LagInputs(warehouse, context.kafka, settings, once=context.once)
     state = LagState(inputs, context.log) if settings.lag.shards == 1 else None
     lag: LagComputation = LagShards(inputs) if state is None else LagHere(warehouse, state)
     writer = LagWriter(lag, app=checkpoint.query_id, log=context.log)

@@ -52,11 +52,15 @@ ALL = Shard()
 
 @dataclass(frozen=True)
 class LagInputs:
-    """What lag is computed from: the tables, the brokers (settings of Kafka's client, secrets in clear), settings."""
+    """What lag is computed from: the tables, the brokers (settings of Kafka's client, secrets in clear), settings.
+
+    `once`: the job ends with the samples that are there.
+    """
 
     warehouse: Warehouse
     kafka: Mapping[str, str]
     settings: LagSettings
+    once: bool = False
 
 
 class ShardError(GrouptrailError):

@@ -64,6 +64,8 @@ CLOCKS_APART = timedelta(minutes=10)
 # A sample is in its table a second or two after it was taken.
 _NOT_WRITTEN_YET_SECONDS = 5
 _BROKER_TIMEOUT_SECONDS = 2.0
+# Of a job that ends with this sample, which has no later one to show what is found.
+_TIMESTAMPS_ONCE_SECONDS = 30.0
 # So long a search for timestamps may go on when the job ends.
 _TIMESTAMPS_SECONDS, _TIMESTAMPS_RETRY_SECONDS = 2.0, 60.0
 _ROWS_RESTORED = 500_000
@@ -110,6 +112,7 @@ class LagState:
         self._has_transactions = False
         self._searching: threading.Thread | None = None
         self._is_ending = False
+        self._once = inputs.once
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
@@ -190,16 +193,17 @@ class LagState:
         until = int(ints(newest["sampled_at"]).max())
         # Coordinators only know what is committed now, and logs what is in them now.
         is_new = time.time() - until / MICROS < max(_STILL_NEW_SECONDS, 2 * self._settings.sample_seconds)
-        computed.append(
-            self._calculator.compute(
-                *self._of_groups,
-                until=until,
-                fetch_records=self._fetch_records,
-                fetch_offsets=self._fetch_offsets if is_new else None,
-            )
+        compute = partial(
+            self._calculator.compute,
+            *self._of_groups,
+            until=until,
+            fetch_records=self._fetch_records,
+            fetch_offsets=self._fetch_offsets if is_new else None,
         )
-        if is_new:
-            self._find_timestamps()
+        computed.append(compute())
+        if is_new and self._find_timestamps() and self._once:
+            self.await_timestamps(_TIMESTAMPS_ONCE_SECONDS)
+            computed[-1] = compute()
         self._computed = computed[-1].select(PUBLISHED)
         return pa.concat_tables(computed)
 
@@ -385,11 +389,11 @@ class LagState:
         if self._searching is not None:
             self._searching.join(seconds)
 
-    def _find_timestamps(self) -> None:
-        """Find timestamps beside the samples, which do not wait for them, if any are wanted and none are searched."""
+    def _find_timestamps(self) -> bool:
+        """Find timestamps beside the samples, if any are wanted; return whether a search is under way."""
         assert self._calculator is not None
         if self._searching is not None and self._searching.is_alive():
-            return
+            return True
         if not self._calculator.has_timestamps_to_find:
             self._timestamps.close()
         elif (lookup := self._timestamp_lookup()) is not None:
@@ -397,6 +401,8 @@ class LagState:
             self._searching = threading.Thread(target=search, name="lag-timestamps", daemon=True)
             atexit.register(self._end_search)
             self._searching.start()
+            return True
+        return False
 
     def _search_timestamps(self, calculator: LagCalculator, lookup: TimestampLookup) -> None:
         try:
