@@ -104,6 +104,44 @@ def test_lag_seconds_restart_dates_the_same_offset_without_requests(is_later: bo
     assert restarted.has_timestamps_to_find == is_later
 
 
+def test_lag_seconds_record_that_compaction_removes_is_dated_anew_within_the_hour() -> None:
+    calculator, records = new_calculator(commit(-5, 90)), hourly()
+    assert seconds_of(dated_row_at(calculator, log(0, 100), lookup=records.lookup)) == (10 * HOUR, "dated", 0)
+    records.times[90] = -1
+    requests = records.requests
+    dated_row_at(calculator, log(HOUR - 10, 100), lookup=records.lookup)
+    assert records.requests == requests
+    row = row_at(calculator, log(HOUR, 100))
+    assert seconds_of(row) == (11 * HOUR, "dated", 0), "until it is looked up"
+    row = dated_row_at(calculator, log(HOUR + 10, 100), lookup=records.lookup)
+    assert seconds_of(row) == (10 * HOUR + 10, "dated", None)
+
+
+def test_lag_seconds_stored_age_is_looked_up_within_the_hour() -> None:
+    calculator, records = new_calculator(commit(-5, 90)), hourly()
+    row_at(calculator, log(0, 100))
+    calculator.find_timestamps(records.lookup)
+    restarted = new_calculator(commit(-5, 90))
+    add_sample(restarted, log(0, 100))
+    restarted.add_stored_lag(calculator.compute({}, columns=STORED_LAG.names))
+    records.times[90] = -1
+    row = row_at(restarted, log(HOUR, 100))
+    assert seconds_of(row) == (11 * HOUR, "dated", 0)
+    row = dated_row_at(restarted, log(HOUR + 10, 100), lookup=records.lookup)
+    assert seconds_of(row) == (10 * HOUR + 10, "dated", None)
+
+
+@pytest.mark.parametrize("seconds", [10, HOUR])
+def test_lag_seconds_many_offsets_with_transactions_stay_dated_while_the_policy_is_asked_for(seconds: int) -> None:
+    records = hourly(3000, has_transactions=True, is_kept=True)
+    calculator = new_calculator(commit(-5, 90))
+    dated_row_at(calculator, log(0, 3000), lookup=records.lookup)
+    assert seconds_of(row_at(calculator, log(seconds, 3000))) == (1910 * HOUR + seconds, "dated", None)
+    calculator.find_timestamps(TimestampLookup(records, lambda: True))
+    [row] = calculator.compute({}).to_pylist()
+    assert row["lag_seconds_method"] == ("dated" if seconds < HOUR else "bounded"), "it is compacted now"
+
+
 def test_lag_seconds_restart_with_the_lookup_disabled_is_bounded() -> None:
     calculator = new_calculator(commit(-5, 90))
     row_at(calculator, log(0, 100))

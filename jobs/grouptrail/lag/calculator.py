@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.dated import DatedRecords, StoredAges, TimestampLookup, UnreadRecords
+from grouptrail.lag.dated import CHECK_SECONDS, DatedRecords, StoredAges, TimestampLookup, UnreadRecords
 from grouptrail.lag.departures import (
     ALL_KEPT_SECONDS,
     READ_BEFORE_END,
@@ -204,6 +204,7 @@ class LagCalculator:
         self._owned_numbers = np.empty(0, np.int64), np.empty(0, np.int64)
         self._unread = UnreadOffsets()
         self._dated, self._stored_ages = DatedRecords(), StoredAges()
+        self._stored_until = 0
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
         self.positions = Positions(first_until)
@@ -249,6 +250,7 @@ class LagCalculator:
             np.rint(ints(rows["sampled_at"]) / 1000 - np.where(is_dated, seconds, 0) * 1000).astype(np.int64) * 1000
         )
         offsets = np.maximum(committed, 0) + np.maximum(ints(rows["lost_records"]), 0)
+        self._stored_until = int(ints(rows["sampled_at"]).max()) + CHECK_SECONDS * MICROS
         self._stored_ages.restore(numbers, offsets, np.where(is_dated, times, UNKNOWN), ~np.isnan(errors))
 
     def add_sample(self, rows: pa.Table) -> None:
@@ -297,6 +299,8 @@ class LagCalculator:
         if self._sample is None:
             return ROWS.empty_table().select(columns)
         sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
+        if sampled.at >= self._stored_until + CHECK_SECONDS * MICROS:
+            self._stored_ages = StoredAges()
         at, rules = sampled.at, self._rules
         if last_owners is not self._last_owners:
             self._last_owners = last_owners
@@ -567,8 +571,8 @@ class LagCalculator:
             shown_offsets, shown_times = self._unread.first_left(entries, offsets)
             for entry, record in read.items():
                 shown_offsets[entry], shown_times[entry] = record.offset, record_at[entry]
-        stored_times, is_stored = self._stored_ages.times(entries.positions, offsets)
-        is_stored &= shown_offsets == UNKNOWN
+        stored_times, stored_are_exact = self._stored_ages.times(entries.positions, offsets)
+        is_stored = stored_are_exact & (shown_offsets == UNKNOWN) & (entries.at < self._stored_until)
         shown_offsets, shown_times = (
             np.where(is_stored, stored, shown)
             for stored, shown in ((offsets, shown_offsets), (stored_times, shown_times))
@@ -583,7 +587,14 @@ class LagCalculator:
         )
         by_timestamp = self._dated.age(older, now[bounded])
         stored_seconds = np.where(stored_times == UNKNOWN, np.nan, (now - stored_times) / MICROS)[bounded]
-        by_timestamp = replace(by_timestamp, seconds=np.fmax(by_timestamp.seconds, stored_seconds))
+        # Until they are found anew.
+        is_old = np.isnan(by_timestamp.seconds)
+        by_timestamp = replace(
+            by_timestamp,
+            seconds=np.where(is_old, stored_seconds, by_timestamp.seconds),
+            is_exact=np.where(is_old, stored_are_exact[bounded], by_timestamp.is_exact),
+            is_due=by_timestamp.is_due & ~is_stored[bounded],
+        )
         # The samples show that the record is at least so old: a lower age comes from a clock that is ahead.
         is_dated = by_timestamp.seconds > by_samples[bounded]
         dated = bounded[is_dated]

@@ -20,7 +20,7 @@ import numpy as np
 
 from grouptrail.kafka.log import RecordTimestamp
 from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, at_numbers, lengthened
-from grouptrail.lag.timestamp_search import TimestampSearch
+from grouptrail.lag.timestamp_search import Questions, TimestampSearch
 
 FEW_OFFSETS = 1000
 """More offsets than these are not taken to be markers of transactions alone."""
@@ -49,7 +49,8 @@ class TimestampLookup:
 
 _MICROS_A_MS = 1000
 _FIRST_KAFKA_MS, _LAST_MS = 1_293_840_000_000, 253_402_300_800_000
-_KEPT_FOR_MICROS = 600 * MICROS
+CHECK_SECONDS = 3600
+"""So often timestamps are looked up anew: compaction may have removed a record, or begun."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +128,13 @@ class DatedRecords:
 
     def __init__(self) -> None:
         self._search = TimestampSearch()
+        self._again: TimestampSearch | None = None
         self._lock = threading.Lock()
         self._names: Callable[[Ints], list[Partition]] = lambda _: []
         self._wanted, self._at = UnreadRecords.none(), 0
         self._has_markers: bool | None = None
         self._is_kept: dict[int, bool] = {}
+        self._has_to_check_kept = False
         self._replaced: list[Ints] = []
 
     def age(self, records: UnreadRecords, now: Ints) -> TimestampAge:
@@ -145,7 +148,7 @@ class DatedRecords:
         seconds = (now - np.where(is_known, latest, 0) * _MICROS_A_MS) / MICROS
         is_of_record = (targets == records.offsets) & (self._has_markers is False)
         is_exact = is_known & (is_shown | times.is_exact & is_of_record)
-        is_due = (records.shown_offsets == UNKNOWN) & (self._has_markers is True)
+        is_due = np.full(len(records), self._has_markers is True)
         return TimestampAge(np.where(is_known, seconds, np.nan), is_exact, is_due)
 
     def want(self, records: UnreadRecords, at: int, names: Callable[[Ints], list[Partition]]) -> None:
@@ -154,8 +157,9 @@ class DatedRecords:
         `names` returns topic and partition of partitions by number.
         """
         with self._lock:
-            if at // _KEPT_FOR_MICROS != self._at // _KEPT_FOR_MICROS:
-                self._is_kept = {}
+            span = CHECK_SECONDS * MICROS
+            if self._at and at // span != self._at // span:
+                self._again, self._has_to_check_kept = TimestampSearch(), True
             self._wanted, self._at, self._names = records, at, names
             self._set_targets()
 
@@ -171,7 +175,7 @@ class DatedRecords:
             if self._are_shown(self._wanted).all():
                 return False
             is_unknown = self._has_markers is None or (self._has_markers and len(self._partitions_not_known()) > 0)
-            return is_unknown or len(self._search.questions()) > 0
+            return is_unknown or len(self._questions()) > 0
 
     def search(self, lookup: TimestampLookup) -> bool:
         """Ask questions until there are no more, or no answer comes; return whether anything was learned."""
@@ -184,8 +188,12 @@ class DatedRecords:
         has_learned = False
         while True:
             with self._lock:
-                questions = self._search.questions()
+                questions = self._questions()
                 names = self._names(questions.partitions)
+                search = self._search if self._again is None else self._again
+                if self._again is not None and not names:
+                    self._search, self._again = self._again, None
+                    has_learned = True
                 self._replaced = []
             if not names:
                 break
@@ -201,9 +209,9 @@ class DatedRecords:
             with self._lock:
                 # What was asked of a log that has been replaced meanwhile is not known of the new one.
                 is_same = ~np.isin(questions.partitions, np.concatenate([np.empty(0, np.int64), *self._replaced]))
-                self._search.add_failures(questions.partitions[has_failed & is_same])
+                search.add_failures(questions.partitions[has_failed & is_same])
                 kept = is_same[is_answered]
-                self._search.add_answers(questions.of(is_answered & is_same), *records[kept].T)
+                search.add_answers(questions.of(is_answered & is_same), *records[kept].T)
             has_learned |= bool(is_answered.any())
         if has_learned and not self._has_markers:
             # A record that was found may be a marker only if there were transactions before.
@@ -213,7 +221,8 @@ class DatedRecords:
     def forget(self, partitions: Ints) -> None:
         """Forget partitions whose log was replaced."""
         with self._lock:
-            self._search.forget(partitions)
+            for search in self._searches():
+                search.forget(partitions)
             self._replaced.append(partitions)
             for number in partitions.tolist():
                 self._is_kept.pop(number, None)
@@ -241,11 +250,22 @@ class DatedRecords:
     def _set_targets(self) -> None:
         targets = self._targets(self._wanted)
         is_wanted = targets != UNKNOWN
-        if self._has_markers is not None:
-            self._search.set_targets(self._wanted.partitions[is_wanted], targets[is_wanted], self._at // _MICROS_A_MS)
+        if self._has_markers is None:
+            return
+        for search in self._searches():
+            search.set_targets(self._wanted.partitions[is_wanted], targets[is_wanted], self._at // _MICROS_A_MS)
+
+    def _searches(self) -> list[TimestampSearch]:
+        return [self._search] if self._again is None else [self._search, self._again]
+
+    def _questions(self) -> Questions:
+        """Return the next questions; what was found before holds until all is found anew."""
+        return (self._search if self._again is None else self._again).questions()
 
     def _partitions_not_known(self) -> Ints:
         """Return the wanted partitions of which it is not known whether they are compacted."""
+        if self._has_to_check_kept:
+            return np.unique(self._wanted.partitions)
         return np.setdiff1d(self._wanted.partitions, np.fromiter(self._is_kept, np.int64))
 
     def _find_kept(self, lookup: TimestampLookup) -> None:
@@ -257,6 +277,7 @@ class DatedRecords:
         named = names(unknown)
         kept = set(lookup.kept_topics(sorted({topic for topic, _ in named})))
         with self._lock:
+            self._has_to_check_kept = False
             self._is_kept |= {
                 number: topic in kept for number, (topic, _) in zip(unknown.tolist(), named, strict=True)
             }

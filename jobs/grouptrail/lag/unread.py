@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
-from grouptrail.lag.dated import FEW_OFFSETS
+from grouptrail.lag.dated import CHECK_SECONDS, FEW_OFFSETS
 from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, at_numbers, ints, lengthened
 from grouptrail.lag.offsets import Entries, Lag
 
@@ -123,6 +123,7 @@ class UnreadOffsets:
         answer, committed, end, at = self._answers(entries.positions[candidates])
         is_retried = (answer == _NO_ANSWER) & (entries.at - at >= _RETRY_MICROS)
         has_grown = (answer == _NOTHING) & (entries.end[candidates] > end)
+        is_retried |= (answer == _SOMETHING) & (entries.at - at >= CHECK_SECONDS * MICROS)
         need: Bools = (answer == UNKNOWN) | (committed != entries.committed[candidates]) | is_retried | has_grown
         return need
 
