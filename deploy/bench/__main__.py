@@ -26,6 +26,7 @@ from bench.sample import measure_sample
 from bench.shards import measure_shards
 from bench.start import measure_start
 from bench.timeline import measure as measure_timeline
+from bench.timestamps import measure_timestamps
 from bench.views import measure as measure_views
 from grouptrail.config import load_config
 from grouptrail.runtime.warehouses import session_settings
@@ -56,6 +57,9 @@ def main() -> None:
             on_cluster=options.on_cluster,
         ),
         "sample": lambda _folder, options: measure_sample(positions=options.positions),
+        "timestamps": lambda folder, options: measure_timestamps(
+            folder, partitions=options.partitions, groups=options.groups_each
+        ),
         "shards": lambda folder, options: measure_shards(folder, positions=options.positions),
         "cluster-facts": lambda folder, options: measure_cluster_facts(folder, topics=options.topics),
         "views": lambda folder, options: measure_views(

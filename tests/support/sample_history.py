@@ -215,6 +215,9 @@ _NO_LAG: dict[str, Any] = dict.fromkeys(
 )
 
 # By view: a query and its expected rows.
+LAID = frozenset(_ROWS)
+"""The tables that have rows."""
+
 ASKED: dict[str, tuple[str, Rows]] = {
     "assignors_in_use": (
         "SELECT * FROM assignors_in_use ORDER BY assignor",
