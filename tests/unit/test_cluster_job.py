@@ -150,6 +150,26 @@ def test_sampling_coordinators_have_a_row_for_each_epoch(job: Job) -> None:
     assert_expected(job.config)
 
 
+@pytest.mark.parametrize("fault", ["no answer", "no leader", "hidden"])
+def test_sampling_coordinator_that_was_not_answered_was_not_seen(job: Job, fault: str) -> None:
+    """Its row stays until another epoch is answered; the sample in between did not show it."""
+    topic = "__consumer_offsets"
+    job.cluster.create(topic)
+    job.sample()
+    job.cluster.lead(topic, leader_epoch=1, leader_id=-1 if fault == "no leader" else 2)
+    job.cluster.hidden = {topic} if fault == "hidden" else set()
+    job.cluster.epochs = {(topic, 0): "not available"} if fault == "no answer" else {}
+    job.sample()
+    assert [row["leader_epoch"] for row in job.valid(COORDINATORS)] == [0]
+    job.cluster.lead(topic, leader_epoch=1, leader_id=2)
+    job.cluster.hidden, job.cluster.epochs = set(), {}
+    job.sample()
+    [ended] = [row for row in landed.rows(job.config, COORDINATORS) if not row["is_open"]]
+    assert ended["last_seen_at"] == ended["valid_from"] < ended["valid_to"]
+    assert [row["broker_id"] for row in job.valid(COORDINATORS)] == [2]
+    assert_expected(job.config)
+
+
 def test_sampling_topic_hidden_for_a_while_has_one_row(job: Job) -> None:
     job.sample()
     versions = job.versions()

@@ -84,7 +84,7 @@ def compare(
     changed[is_known] = ~_same_rows(open_rows, found[is_known], observed, is_known)
     ends = np.ones(len(open_rows), np.bool_)
     ends[found[is_known & ~changed]] = False
-    ends &= ~_is_of(open_rows, seen.unanswered)
+    ends &= ~_is_of(table, open_rows, seen.unanswered)
     began = _begun(table, _chosen(observed, changed | ~is_known), at)
     ended, stay = _chosen(open_rows, ends), _chosen(open_rows, ~ends)
     past = _over(table, seen.past, at)
@@ -141,7 +141,7 @@ def _ended(table: str, ended: pa.Table, observed: pa.Table, at: datetime, last: 
     last_seen = ended["valid_from"]
     if last is not None:
         seen_at = pa.scalar(last.at, _TIME)
-        was_answered = pa.array(~_is_of(ended, last.unanswered))
+        was_answered = pa.array(~_is_of(table, ended, last.unanswered))
         last_seen = pc.if_else(pc.and_(was_answered, pc.less(last_seen, seen_at)), seen_at, last_seen)
     rows = _as_rows(table, ended, is_open=False)
     times = {"valid_to": _repeated(at, len(ended)), "last_seen_at": last_seen}
@@ -192,11 +192,12 @@ def _chosen(rows: pa.Table, is_chosen: Mask) -> pa.Table:
     return rows if is_chosen.all() else rows.filter(pa.array(is_chosen))
 
 
-def _is_of(rows: pa.Table, topics: Collection[str]) -> Mask:
-    """Return whether each row is of one of these topics."""
-    if not len(topics) or not len(rows):
+def _is_of(table: str, rows: pa.Table, unanswered: Collection[str | int]) -> Mask:
+    """Return whether each row is of one of these topics, or partitions (`Observation.unanswered`)."""
+    if not len(unanswered) or not len(rows):
         return np.zeros(len(rows), np.bool_)
-    is_of: Mask = pc.is_in(rows["topic"], pa.array(list(topics), pa.string())).to_numpy()
+    column = rows[KEYS[table][0]]
+    is_of: Mask = pc.is_in(column, pa.array(list(unanswered), column.type)).to_numpy()
     return is_of
 
 

@@ -50,24 +50,25 @@ class Observation:
     """The rows of a table in a sample, with its columns `OBSERVED_SCHEMAS`, one for each key.
 
     They were so at some time between `asked_at`, before the first request, and `at`, after the last answer.
-    `unanswered` are topics of which the sample says nothing, neither what they are nor that they are gone. They are
-    exceptions if `is_whole`; otherwise few topics were asked for. `past` are rows that were over before the sample.
+    `unanswered` are topics (of coordinators: partitions) of which the sample says nothing, neither what they are nor
+    that they are gone. They are exceptions if `is_whole`; otherwise few topics were asked for. `past` are rows that
+    were over before the sample.
     """
 
     rows: pa.Table
     asked_at: datetime
     at: datetime
-    unanswered: Collection[str] = ()
+    unanswered: Collection[str | int] = ()
     is_whole: bool = True
     past: pa.Table | None = None
 
 
 @dataclass(frozen=True)
 class LastSeen:
-    """When the last sample about a whole table was asked for, and of which topics it said nothing."""
+    """When the last sample about a whole table was asked for, and of what it said nothing."""
 
     at: datetime
-    unanswered: Collection[str] = ()
+    unanswered: Collection[str | int] = ()
 
 
 @dataclass(frozen=True)

@@ -160,19 +160,26 @@ class Sampler:
         return releases
 
     def _coordinators(self, partitions: pa.Table, known: pa.Table, problems: list[str]) -> Observation:
-        """Return the newest epoch of each partition of __consumer_offsets; those that do not answer keep theirs."""
+        """Return the newest epoch of each partition of __consumer_offsets."""
         asked_at = self._now()
-        current = {row["record_partition"]: row for row in known.to_pylist()}
+        before = {row["record_partition"]: row for row in known.to_pylist()}
         newest: dict[int, dict[Place, int]] = {}
+        rows, past, failed = list[dict[str, Any]](), list[dict[str, Any]](), dict[str, str]()
         for one in partitions.filter(pc.equal(partitions["topic"], OFFSETS_TOPIC)).to_pylist():
             number, leader, epoch = one["partition"], one["leader"], one["leader_epoch"]
-            if None not in (leader, epoch) and (number not in current or current[number]["leader_epoch"] != epoch):
+            if None in (leader, epoch):
+                continue
+            if number in before and before[number]["leader_epoch"] == epoch:
+                rows.append(before[number])
+            else:
                 newest.setdefault(leader, {})[OFFSETS_TOPIC, number] = epoch
-        before = {(OFFSETS_TOPIC, number): row["leader_epoch"] for number, row in current.items()}
-        past, failed = list[dict[str, Any]](), dict[str, str]()
         for leader, epochs in sorted(newest.items()):
             # Lower than the known one is the epoch of a topic that was created again.
-            earlier = {place: min(before[place], epoch - 1) for place, epoch in epochs.items() if place in before}
+            earlier = {
+                place: min(before[place[1]]["leader_epoch"], epoch - 1)
+                for place, epoch in epochs.items()
+                if place[1] in before
+            }
             try:
                 answers = self._cluster.leader_epochs(leader, epochs, earlier)
             except ClusterError as error:
@@ -183,13 +190,12 @@ class Sampler:
                     continue
                 *over, last = ({"record_partition": place[1], **_of_epoch(one)} for one in answer)
                 past += over
-                current[place[1]] = {**last, "broker_id": leader}
+                rows.append({**last, "broker_id": leader})
         problems += _by_reason("epochs of coordinators are unknown", failed)
         schema = OBSERVED_SCHEMAS[COORDINATORS]
-        rows = [{name: row[name] for name in schema.names} for row in current.values()]
-        return Observation(
-            pa.Table.from_pylist(rows, schema), asked_at, self._now(), past=pa.Table.from_pylist(past, schema)
-        )
+        unanswered = before.keys() - {row["record_partition"] for row in rows}
+        answered, over_before = (pa.Table.from_pylist(some, schema) for some in (rows, past))
+        return Observation(answered, asked_at, self._now(), unanswered, past=over_before)
 
     def _configs(
         self, known: Mapping[str, pa.Table], topics: pa.Table, unanswered: Mapping[str, str], problems: list[str]
