@@ -1,4 +1,4 @@
-"""A part of `make bench`: after a first start, how soon brokers' timestamps tell how long records have waited.
+"""A part of `make bench`: after a first start, how soon the ages of unread records are known by brokers' timestamps.
 
 A real broker has a week of records; groups have committed offsets in them, and no sample is old enough to say how
 long the next record has waited. The benchmark fails where an age is wrong.

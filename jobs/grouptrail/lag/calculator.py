@@ -405,11 +405,7 @@ class LagCalculator:
         )
 
     def _rows_in_parts(
-        self,
-        sampled: _Sampled,
-        context: _Context,
-        names: Sequence[str],
-        fetch_records: FetchRecords | None,
+        self, sampled: _Sampled, context: _Context, names: Sequence[str], fetch_records: FetchRecords | None
     ) -> pa.Table:
         """Return the rows of `consumer_lag` with these columns; brokers are queried once for all parts."""
         parts = [
@@ -587,7 +583,7 @@ class LagCalculator:
         )
         by_timestamp = self._dated.age(older, now[bounded])
         stored_seconds = np.where(stored_times == UNKNOWN, np.nan, (now - stored_times) / MICROS)[bounded]
-        # Until they are found anew.
+        # Until they are found again.
         is_old = np.isnan(by_timestamp.seconds)
         by_timestamp = replace(
             by_timestamp,

@@ -50,7 +50,7 @@ class TimestampLookup:
 _MICROS_A_MS = 1000
 _FIRST_KAFKA_MS, _LAST_MS = 1_293_840_000_000, 253_402_300_800_000
 CHECK_SECONDS = 3600
-"""So often timestamps are looked up anew: compaction may have removed a record, or begun."""
+"""So often timestamps are looked up again: compaction may have removed a record, or begun."""
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class DatedRecords:
         return [self._search] if self._again is None else [self._search, self._again]
 
     def _questions(self) -> Questions:
-        """Return the next questions; what was found before holds until all is found anew."""
+        """Return the next questions; what was found before holds until all is found again."""
         return (self._search if self._again is None else self._again).questions()
 
     def _partitions_not_known(self) -> Ints:

@@ -84,10 +84,10 @@ WHERE cluster = :cluster AND topic = '{OFFSETS_TOPIC}' AND partition = :partitio
 ORDER BY sampled_at DESC
 LIMIT 1
 """
-_COORDINATOR = f"""
+_COORDINATOR = """
 SELECT broker_id, host, leader_epoch, valid_from, valid_to, last_seen_at,
   coalesce(last_seen_at < :time, FALSE) AS may_have_moved
-FROM ({contracts.views()["coordinators_at"].sql})
+FROM ({coordinators})
 WHERE record_partition = :partition
 """
 _FIRST_COMMIT = f"""
@@ -195,7 +195,8 @@ def _led_by(tables: SqlSnapshot, partition: int | None, time: Value) -> Row | No
     if partition is None or not {"coordinators", "brokers"} <= tables.versions.keys():
         return None
     values: dict[str, Value] = {"cluster": tables.warehouse.cluster, "partition": partition, "time": time}
-    return next(iter(tables.rows(filled(_COORDINATOR, values))), None)
+    query = _COORDINATOR.format(coordinators=contracts.views()["coordinators_at"].sql)
+    return next(iter(tables.rows(filled(query, values))), None)
 
 
 def _held_back(
