@@ -81,7 +81,14 @@ class SparkQueries:
         return self.warehouse.table(name).exists()
 
     def table(self, name: str) -> str:
-        return table_in_sql(self.warehouse.table(name).location)
+        """See `Queries`. A dry run does not rename the columns of a table that an earlier version has written."""
+        table = self.warehouse.table(name)
+        formerly = {column.formerly: column.name for column in contracts.tables()[name].columns if column.formerly}
+        if not formerly:
+            return table_in_sql(table.location)
+        view = f"{name}_renamed"
+        table.all_clusters().withColumnsRenamed(formerly).createOrReplaceTempView(view)
+        return view
 
     def rows(self, sql: str) -> list[Row]:
         return [row.asDict() for row in self.warehouse.session.sql(sql).collect()]
