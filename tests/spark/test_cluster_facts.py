@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from grouptrail.cluster_facts.sample import PARTITIONS, TABLES, TOPICS
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.config import Config
 from grouptrail.jobs import CLUSTER
+from grouptrail.kafka.errors import ClusterError
 from grouptrail.query.spark.engine import SparkEngine
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.checkpoints import CheckpointError
 from grouptrail.storage.engines.choice import EngineName
+from grouptrail.storage.last_sample import read_last_sample
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.contexts import context
@@ -65,6 +68,34 @@ def test_cluster_job_once_writes_changes_and_resumes_without_its_checkpoint(
     cluster.lead("orders", leader_id=2, leader_epoch=1, isr_nodes=[2])
     [line] = sample(config, spark)
     assert line.startswith("cluster batch 0: topic_partitions -1 +1 in")
+
+
+def test_cluster_job_notes_the_time_of_each_answered_sample_also_if_nothing_changed(
+    spark: SparkSession, config: Config, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = warehouse_of(config)
+    assert read_last_sample(warehouse, "cluster") is None
+    sample(config, spark)
+    first = read_last_sample(warehouse, "cluster")
+    assert first is not None
+    assert first.interval_seconds == config.cluster_facts.interval_seconds
+    assert not first.is_stale(first.at + timedelta(seconds=first.interval_seconds))
+    assert first.is_stale(first.at + timedelta(seconds=4 * first.interval_seconds + 60))
+    before = versions(config)
+    sample(config, spark)
+    second = read_last_sample(warehouse, "cluster")
+    assert second is not None
+    assert second.at > first.at
+    assert versions(config) == before
+
+    def unanswered() -> None:
+        raise ClusterError("no broker answers")
+
+    monkeypatch.setattr(cluster, "metadata", unanswered)
+    assert sample(config, spark) == ["cluster: no broker answers"]
+    assert read_last_sample(warehouse, "cluster") == second
+    Path(warehouse.checkpoint_path("cluster"), "last_sample.json").write_text("{")
+    assert read_last_sample(warehouse, "cluster") is None
 
 
 @pytest.mark.parametrize("only", ["spark", "delta-rs"])

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from grouptrail.cluster_facts.sample import Sample
+from grouptrail.cluster_facts.sample import TOPICS, Sample
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.cluster_facts.state import OpenRows
 from grouptrail.console.progress import Log
@@ -16,6 +16,7 @@ from grouptrail.kafka.cluster_metadata import ClusterDescription
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.memory import release_memory
 from grouptrail.storage.checkpoints import Start
+from grouptrail.storage.last_sample import LastSample, write_last_sample
 from grouptrail.storage.thread_query import IntervalQuery
 
 if TYPE_CHECKING:
@@ -46,12 +47,18 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
     checkpoint = warehouse.checkpoint(CLUSTER.name)
     checkpoint.open(())  # it may be older than the tables: a sample is compared with these
     cluster = ClusterDescription(context.kafka, settings.requests_per_second)
-    sampling = Sampling(warehouse, Sampler(cluster), app=checkpoint.query_id, log=context.log)
+    interval = settings.cluster_facts.interval_seconds
+
+    def note(sample: Sample) -> None:
+        last = LastSample(sample.tables[TOPICS].asked_at, interval, sample.problems)
+        write_last_sample(checkpoint, last)
+
+    sampling = Sampling(warehouse, Sampler(cluster), app=checkpoint.query_id, log=context.log, note=note)
     return IntervalQuery(
         checkpoint,
         process=sampling.process,
         once=context.once,
-        every_seconds=settings.cluster_facts.interval_seconds,
+        every_seconds=interval,
         first_after_seconds=0 if context.once else _FIRST_AFTER_SECONDS,
     )
 
@@ -65,14 +72,23 @@ class Sampling:
     """Takes samples and writes what each changes.
 
     After a failure halfway the next sample is compared with what was written. Brokers that do not answer end nothing:
-    the log has one line, and the next sample asks again.
+    the log has one line, and the next sample asks again. `note` gets each sample that the tables have.
     """
 
-    def __init__(self, warehouse: Warehouse, sampler: Sampler, *, app: Callable[[], str], log: Log) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        sampler: Sampler,
+        *,
+        app: Callable[[], str],
+        log: Log,
+        note: Callable[[Sample], None] = lambda _: None,
+    ) -> None:
         self._warehouse = warehouse
         self._sampler = sampler
         self._app = app
         self._log = log
+        self._note = note
         self._rows: OpenRows | None = None
         self._problems: tuple[str, ...] = ()
         self._outdated = 0
@@ -85,6 +101,7 @@ class Sampling:
         sample = self._sample(rows)
         if sample is not None:
             changes = rows.update(sample)
+            self._note(sample)
             if changes:
                 self._log(summary(batch, changes, time.monotonic() - started))
         self._rows = rows
