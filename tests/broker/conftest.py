@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config
-from servers.kafka import Broker
+from servers.kafka import VERSIONS, Broker
 from support.landed import config_of
 
 PARTITIONS = 4
@@ -19,10 +19,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of the newest Kafka for one file of tests, with few offsets partitions and an authorizer."""
+def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker for one file of tests, with few offsets partitions and an authorizer; its parameter is the version."""
+    version: str = getattr(request, "param", VERSIONS[0])
+    properties = {"offsets.topic.num.partitions": str(PARTITIONS)}
     folder = tmp_path_factory.mktemp("kafka")
-    with Broker(folder, properties={"offsets.topic.num.partitions": str(PARTITIONS)}, security="sasl") as started:
+    with Broker(folder, version=version, properties=properties, security="sasl") as started:
         yield started
 
 

@@ -26,6 +26,7 @@ from servers.kafka import Broker
 from support import small_tables
 from support.contexts import lag_inputs
 from support.kafka_clients import PATIENCE_SECONDS
+from support.kafka_versions import EVERY_VERSION
 from support.lag_cluster import empty_tables
 from support.lag_samples import LOGS
 from support.timestamped_topics import (
@@ -41,6 +42,8 @@ from support.timestamped_topics import (
     produce,
     records_of,
 )
+
+pytestmark = pytest.mark.parametrize("broker", EVERY_VERSION, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from grouptrail.lag.dated import DatedRecords, TimestampAge, TimestampLookup, Un
 from grouptrail.lag.index import UNKNOWN
 from servers.kafka import Broker
 from support.kafka_clients import PATIENCE_SECONDS
+from support.kafka_versions import EVERY_VERSION
 from support.timestamped_topics import (
     HOUR_MS,
     NOW_MS,
@@ -30,6 +31,9 @@ from support.timestamped_topics import (
 
 FEW = 3
 """In place of 1,000 offsets that may be markers: here, one follows each transaction."""
+
+
+pytestmark = pytest.mark.parametrize("broker", EVERY_VERSION, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
