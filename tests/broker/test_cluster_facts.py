@@ -41,11 +41,12 @@ from grouptrail.cluster_facts.sample import BROKERS, CLUSTER_INFO, CONFIGS, COOR
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED, ClusterDescription
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, MIGRATING, QUORUM_DENIED, ClusterDescription
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import VERSIONS, Broker
 from servers.kafka_cluster import KafkaCluster
+from servers.zookeeper import CONTROLLER, KafkaWithZooKeeper
 from support import landed
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that
 from support.kafka_versions import EVERY_VERSION
@@ -239,6 +240,35 @@ def test_cluster_job_three_brokers_lose_one_and_then_their_quorum(version: str, 
         job.cluster.close()
 
 
+@pytest.mark.full
+def test_cluster_job_with_zookeeper_and_while_it_migrates_to_kraft(tmp_path: Path) -> None:
+    with KafkaWithZooKeeper(tmp_path / "kafka") as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        done(admin.create_topics([NewTopic("orders", 2, 2)]))
+        job = Job(config_of(cluster.bootstrap, tmp_path / "warehouse"))
+
+        def sampled() -> tuple[int | None, str | None, Any]:
+            job.sample()
+            [info] = job.valid(CLUSTER_INFO)
+            assert [row["broker_id"] for row in sorted(job.valid(BROKERS), key=str)] == [1, 2]
+            return info["controller"], info["problem"], info["features"]
+
+        described = admin.describe_cluster().result(PATIENCE_SECONDS)
+        assert sampled() == (described.controller.id, None, [])
+        assert {row["is_controller"] for row in job.valid(BROKERS)} == {True, False}
+        [before] = job.of(TOPICS, "orders")
+        cluster.begin_migration()
+        await_that(lambda: sampled()[1] == MIGRATING)
+        assert sampled() == (None, MIGRATING, [])
+        assert f"cluster: the controller is unknown: {MIGRATING}" in job.lines
+        cluster.end_migration()
+        await_that(lambda: sampled()[:2] == (CONTROLLER, None))
+        assert "metadata.version" in {feature["name"] for feature in sampled()[2]}
+        assert [(row["topic_id"], row["is_open"]) for row in job.of(TOPICS, "orders")] == [(before["topic_id"], True)]
+        await_that(lambda: sampled() and [row["isr"] for row in job.valid(PARTITIONS)] == [[1, 2], [1, 2]])
+        job.cluster.close()
+
+
 @pytest.mark.parametrize("version", EVERY_VERSION)
 def test_cluster_job_coordinators_move_with_the_offset_at_which_their_epoch_begins(
     version: str, tmp_path: Path
@@ -335,6 +365,7 @@ def test_cluster_job_topic_created_changed_recreated_and_deleted_has_each_as_a_r
     create(admin, name)
     job.sample()
     delete(admin, name)
+    job.sample()
     job.sample()
     topics = job.of(TOPICS, name)
     assert [row["partition_count"] for row in topics] == [3, 4, 3]

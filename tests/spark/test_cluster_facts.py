@@ -98,6 +98,16 @@ def test_cluster_job_notes_the_time_of_each_answered_sample_also_if_nothing_chan
     assert read_last_sample(warehouse, "cluster") is None
 
 
+def test_cluster_job_once_second_run_that_misses_a_topic_takes_it_for_deleted(
+    spark: SparkSession, config: Config, cluster: FakeCluster
+) -> None:
+    sample(config, spark)
+    del cluster.topics["orders"]
+    assert sample(config, spark) == []
+    [line] = sample(config, spark)
+    assert line.startswith("cluster batch 0: topics -1 +0, topic_partitions -2 +0")
+
+
 @pytest.mark.parametrize("only", ["spark", "delta-rs"])
 def test_cluster_job_each_engine_writes_the_same_rows(
     spark: SparkSession, config: Config, cluster: FakeCluster, only: EngineName

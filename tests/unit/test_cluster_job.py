@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -180,10 +181,16 @@ def test_sampling_topic_hidden_for_a_while_has_one_row(job: Job) -> None:
     job.cluster.hidden = set()
     job.sample()
     assert job.versions() == versions
+    seen_from = datetime.now(UTC)
+    job.sample()
+    seen_to = datetime.now(UTC)
     del job.cluster.topics["orders"]
+    job.sample()
+    assert job.versions() == versions
     job.sample()
     [gone] = [row for row in landed.rows(job.config, TOPICS) if not row["is_open"]]
     assert gone["deleted_at"] == gone["valid_to"]
+    assert seen_from <= gone["last_seen_at"] <= seen_to, "not of the sample that missed it first"
     assert [len(job.valid(name)) for name in (TOPICS, PARTITIONS, CONFIGS)] == [1, 1, 1]
 
 

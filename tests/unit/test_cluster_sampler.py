@@ -123,11 +123,28 @@ def test_sample_topic_missing_is_gone_only_if_brokers_say_so(cluster: FakeCluste
     first = known(sampler.sample(nothing()))
     del cluster.topics["audit"]
     cluster.hidden = {"billing"}
-    sample = sampler.sample(first)
-    assert set(sample.tables[TOPICS].unanswered) == {"billing"}
-    assert sample.problems == (f"topics keep their last rows: {DESCRIBE_DENIED}: 'billing'",)
+    denied = f"topics keep their last rows: {DESCRIBE_DENIED}: 'billing'"
+    for unanswered in ({"audit", "billing"}, {"billing"}):
+        sample = sampler.sample(first)
+        assert {*sample.tables[TOPICS].unanswered} == {*sample.tables[PARTITIONS].unanswered} == unanswered
+        assert (sample.problems, sample.missing) == ((denied,), {"audit"})
     cluster.failing = {"unlisted": LOST}
     assert set(sampler.sample(first).tables[TOPICS].unanswered) == {"audit", "billing"}
+
+
+def test_sample_topics_unknown_to_brokers_that_have_just_started_are_not_gone(
+    cluster: FakeCluster, sampler: Sampler
+) -> None:
+    """As brokers with ZooKeeper answered that were started at once: they listed each other, and no topic."""
+    first = known(sampler.sample(nothing()))
+    topics, cluster.topics = cluster.topics, {}
+    assert sampler.sample(first).tables[TOPICS].unanswered.keys() == topics.keys()
+    cluster.topics = topics
+    assert not sampler.sample(first).tables[TOPICS].unanswered
+    cluster.topics = {}
+    assert sampler.sample(first).tables[TOPICS].unanswered.keys() == topics.keys()
+    after_a_restart = Sampler(cluster, missing=topics)
+    assert not after_a_restart.sample(first).tables[TOPICS].unanswered
 
 
 def test_sample_controller_unknown_says_why(cluster: FakeCluster, sampler: Sampler) -> None:

@@ -139,9 +139,9 @@ def _with_created_at(open_topics: pa.Table, topics: pa.Table, at: datetime, *, i
 def _ended(table: str, ended: pa.Table, observed: pa.Table, at: datetime, last: LastSeen | None) -> pa.Table:
     """Return rows that end, each last seen when it began or later."""
     last_seen = ended["valid_from"]
-    if last is not None:
-        seen_at = pa.scalar(last.at, _TIME)
-        was_answered = pa.array(~_is_of(table, ended, last.unanswered))
+    for one in filter(None, (last and last.before, last)):
+        seen_at = pa.scalar(one.at, _TIME)
+        was_answered = pa.array(~_is_of(table, ended, one.unanswered))
         last_seen = pc.if_else(pc.and_(was_answered, pc.less(last_seen, seen_at)), seen_at, last_seen)
     rows = _as_rows(table, ended, is_open=False)
     times = {"valid_to": _repeated(at, len(ended)), "last_seen_at": last_seen}

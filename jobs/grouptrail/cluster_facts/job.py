@@ -16,7 +16,7 @@ from grouptrail.kafka.cluster_metadata import ClusterDescription
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.memory import release_memory
 from grouptrail.storage.checkpoints import Start
-from grouptrail.storage.last_sample import LastSample, write_last_sample
+from grouptrail.storage.last_sample import LastSample, read_last_sample, write_last_sample
 from grouptrail.storage.thread_query import IntervalQuery
 
 if TYPE_CHECKING:
@@ -50,10 +50,12 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
     interval = settings.cluster_facts.interval_seconds
 
     def note(sample: Sample) -> None:
-        last = LastSample(sample.tables[TOPICS].asked_at, interval, sample.problems)
+        last = LastSample(sample.tables[TOPICS].asked_at, interval, sample.problems, tuple(sorted(sample.missing)))
         write_last_sample(checkpoint, last)
 
-    sampling = Sampling(warehouse, Sampler(cluster), app=checkpoint.query_id, log=context.log, note=note)
+    last = read_last_sample(warehouse, CLUSTER.name)
+    sampler = Sampler(cluster, missing=() if last is None else last.missing)
+    sampling = Sampling(warehouse, sampler, app=checkpoint.query_id, log=context.log, note=note)
     return IntervalQuery(
         checkpoint,
         process=sampling.process,

@@ -65,15 +65,20 @@ class Observation:
 
 @dataclass(frozen=True)
 class LastSeen:
-    """When the last sample about a whole table was asked for, and of what it said nothing."""
+    """When the last sample about a whole table was asked for, of what it said nothing, and the sample before it."""
 
     at: datetime
     unanswered: Collection[str | int] = ()
+    before: LastSeen | None = None
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What brokers answered; tables of which they said nothing are missing. `problems` are log lines."""
+    """What brokers answered; tables of which they said nothing are missing. `problems` are log lines.
+
+    `missing` are topics that no broker knows any more, also those that are `unanswered` for that reason.
+    """
 
     tables: Mapping[str, Observation] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    missing: Collection[str] = ()

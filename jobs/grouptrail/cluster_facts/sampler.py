@@ -67,12 +67,17 @@ class Described(Protocol):
 
 
 class Sampler:
-    """Takes samples of a cluster; remembers when it last read the settings of all topics."""
+    """Takes samples of a cluster; remembers when it last read the settings of all topics.
+
+    `missing` are topics that the last sample missed. Only the second sample that misses a topic takes it for deleted:
+    brokers that have just started, all at once, may list each other and not know the topics yet.
+    """
 
     def __init__(
         self,
         cluster: Described,
         *,
+        missing: Collection[str] = (),
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -80,6 +85,7 @@ class Sampler:
         self._monotonic = monotonic
         self._now = now
         self._configs_at: float | None = None
+        self._missing = set(missing)
 
     def sample(self, known: Mapping[str, pa.Table]) -> Sample:
         """Return a sample; `known` are the open rows by table. Raises ClusterError if no broker answers.
@@ -90,14 +96,17 @@ class Sampler:
         metadata = self._cluster.metadata()
         names = set(metadata.topics["topic"].to_pylist())
         unanswered = dict(metadata.undescribed)
-        problems = list[str]()
-        if missing := set(known[TOPICS]["topic"].to_pylist()) - names - unanswered.keys():
+        missing = set[str]()
+        if unlisted := set(known[TOPICS]["topic"].to_pylist()) - names - unanswered.keys():
             try:
-                answers = self._cluster.unlisted(missing, metadata.brokers["broker_id"].to_pylist())
+                answers = self._cluster.unlisted(unlisted, metadata.brokers["broker_id"].to_pylist())
             except ClusterError as error:
-                answers = dict.fromkeys(missing, str(error))
+                answers = dict.fromkeys(unlisted, str(error))
+            missing = {topic for topic, reason in answers.items() if reason is None}
             unanswered |= {topic: reason for topic, reason in answers.items() if reason is not None}
-        problems += _by_reason("topics keep their last rows", unanswered)
+        problems = _by_reason("topics keep their last rows", unanswered)
+        unanswered |= dict.fromkeys(missing - self._missing, "not listed")
+        self._missing = missing
         of_metadata = partial(Observation, asked_at=asked_at, at=self._now(), unanswered=unanswered)
         described = {
             TOPICS: of_metadata(metadata.topics.cast(OBSERVED_SCHEMAS[TOPICS])),
@@ -111,7 +120,7 @@ class Sampler:
         if info is not None:
             rows = pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO])
             described[CLUSTER_INFO] = Observation(rows, asked_at, self._now())
-        return Sample(described, tuple(problems))
+        return Sample(described, tuple(problems), missing)
 
     def _info(self, metadata: ClusterMetadata, known: pa.Table, problems: list[str]) -> dict[str, Any] | None:
         """Return the row of `cluster_info`; None if features were never answered."""

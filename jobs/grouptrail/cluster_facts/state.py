@@ -64,7 +64,9 @@ class OpenRows:
                 counts[name] = changed.ended, changed.began
             self.tables[name] = changed.open_rows
             if seen.is_whole:
-                self._last[name] = LastSeen(seen.asked_at, seen.unanswered)
+                before = self._last.get(name)
+                before = before and LastSeen(before.at, before.unanswered)
+                self._last[name] = LastSeen(seen.asked_at, seen.unanswered, before)
             self._newest[name] = at
         self._is_first = False
         return counts

@@ -23,12 +23,14 @@ _STALE_SECONDS = 60
 class LastSample:
     """What the tables say was so `at` this time: when the last sample that was answered was asked for.
 
-    `interval_seconds` is the time between samples; `problems` says what the sample does not answer, as in the log.
+    `interval_seconds` is the time between samples. `problems` says what the sample does not answer, as in the log;
+    `missing` is what it did not find, and is gone if the next one does not find it.
     """
 
     at: datetime
     interval_seconds: float
     problems: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
     def is_stale(self, now: datetime | None = None) -> bool:
         """Return whether it is too old to show the present: the job does not run, or no broker answers it."""
@@ -42,6 +44,7 @@ def write_last_sample(checkpoint: Checkpoint, sample: LastSample) -> None:
         "at": sample.at.isoformat(),
         "interval_seconds": sample.interval_seconds,
         "problems": sample.problems,
+        "missing": sample.missing,
     }
     checkpoint.write_text(_FILE, json.dumps(noted))
 
@@ -56,6 +59,7 @@ def read_last_sample(warehouse: Warehouse, job: str) -> LastSample | None:
             at=datetime.fromisoformat(noted["at"]),
             interval_seconds=float(noted["interval_seconds"]),
             problems=tuple(map(str, noted["problems"])),
+            missing=tuple(map(str, noted["missing"])),
         )
     except (*READ_ERRORS, KeyError, TypeError, ValueError):
         return None
