@@ -139,6 +139,7 @@ def test_views_of_the_cluster_agree_on_both_engines(
         "SELECT topic, partition_count, retention_ms FROM topics_at(now())",
         "SELECT topic, partition, leader, host FROM leaders_at(now()) ORDER BY partition",
         "SELECT partition, isr, is_below_min_isr FROM under_replicated(now())",
+        "SELECT * FROM what_if_broker(1, now()) ORDER BY partition",
     ):
         rows = asked(config, query)
         assert rows

@@ -464,6 +464,21 @@ ASKED: dict[str, tuple[str, Rows]] = {
             }
         ],
     ),
+    "what_if_broker": (
+        "SELECT topic, partition, effect, is_led, leader, cardinality(isr_left) AS isr_left, min_insync_replicas, "
+        "problem FROM what_if_broker(1, '2026-03-04T12:06:00Z') ORDER BY partition",
+        [
+            {
+                "topic": "orders", "partition": partition, "effect": effect, "is_led": leader == 1, "leader": leader,
+                "isr_left": left, "min_insync_replicas": 1, "problem": None,
+            }
+            for partition, effect, leader, left in (
+                (0, "offline", 1, 0),
+                (1, "offline_already", None, 0),
+                (2, "leader_moves", 1, 1),
+            )
+        ],
+    ),
     "worst_groups": (
         "SELECT * FROM worst_groups ORDER BY severity DESC",
         [
