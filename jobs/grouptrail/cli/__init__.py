@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grouptrail.cli import groups, maintenance, metrics, query, records, run
+from grouptrail.cli import groups, maintenance, metrics, query, records, run, what_if
 from grouptrail.cli.command import add_command
 from grouptrail.cli.help import Group
 from grouptrail.console.text import harmless
@@ -57,6 +57,7 @@ def _group(name: str, text: str) -> typer.Typer:
 
 app = _group("grouptrail", "The history of Kafka consumer groups: __consumer_offsets, decoded into Delta tables.")
 _show = _group("show", "Show one consumer group, or the lag of groups.")
+_what_if = _group("what-if", "Show what a stop of brokers would do.")
 _views = _group("views", "Install the SQL views in other engines.")
 
 _RUN, _ASK, _SERVE, _TABLES = "Run the pipeline", "Look at groups", "Serve others", "Records and tables"
@@ -64,11 +65,12 @@ _RUN, _ASK, _SERVE, _TABLES = "Run the pipeline", "Look at groups", "Serve other
 _COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | typer.Typer, ...]], ...] = (
     (app, _RUN, (run.run, run.doctor, run.recover, run.config_)),
     (app, _ASK, (_show, groups.timeline, groups.diff, groups.report, groups.digest, groups.backtest)),
-    (app, _ASK, (query.sql, query.tables)),
+    (app, _ASK, (_what_if, query.sql, query.tables)),
     (app, _SERVE, (metrics.serve, metrics.open_, query.serve_sql, _views)),
     (app, _TABLES, (maintenance.check, maintenance.repair, maintenance.maintain)),
     (app, _TABLES, (records.decode, records.redecode, records.ingest_segments, records.rebuild)),
     (_show, None, (groups.group, groups.lag)),
+    (_what_if, None, (what_if.broker,)),
     (_views, None, (query.install,)),
 )
 for _parent, _heading, _listed in _COMMANDS:
