@@ -12,6 +12,7 @@ from openapi_spec_validator import validate
 
 from grouptrail import contracts
 from grouptrail.web import answers
+from support.broker_facts import lay_facts, led
 from support.exporter_tables import STRANGE, configured, lay_everything
 from support.sample_groups import billing
 from support.web_client import Site
@@ -24,6 +25,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     config = configured(tmp_path_factory.mktemp("api"))
     billing(config, group_id="history")
     lay_everything(config)
+    lay_facts(config, led("orders", 0, 3, [2, 3]))
     return Site(config)
 
 
@@ -44,6 +46,7 @@ def test_description_is_valid_openapi(site: Site) -> None:
         ("/api/v1/groups/history", "/api/v1/groups/{group_id}"),
         ("/api/v1/groups/history?at=2026-03-04T12:30:00Z", "/api/v1/groups/{group_id}"),
         ("/api/v1/topics/orders", "/api/v1/topics/{topic}"),
+        ("/api/v1/brokers/3", "/api/v1/brokers/{broker_ids}"),
         ("/api/v1/sql?q=SELECT+*+FROM+group_states", "/api/v1/sql"),
     ],
 )

@@ -67,7 +67,7 @@ def test_group_page_links_each_rebalance(site: Site) -> None:
     assert "generation-25" in anchors
 
 
-def test_group_page_names_the_coordinator(tmp_path: Path) -> None:
+def test_group_page_names_the_coordinator_and_links_it(tmp_path: Path) -> None:
     config = configured(tmp_path)
     billing(config)
     lay(config, "ingest_progress", progress(0, 10, landed_at=KNOWN_UNTIL))
@@ -82,9 +82,10 @@ def test_group_page_names_the_coordinator(tmp_path: Path) -> None:
     site = Site(config)
     now = group(site, "billing")["now"]
     assert (now["coordinator"]["broker_id"], now["coordinator"]["host"]) == (1, "kafka-1")
-    assert "broker 1 <small>kafka-1</small>" in site.get("/groups/billing")
-    assert "broker 2 then and broker 1 now" in site.get("/groups/billing?at=2026-03-04T12:10:00Z")
-    assert "broker 2 then, or no longer and" in site.get("/groups/billing?at=2026-03-04T12:29:30Z")
+    first, second = (f'<a href="/brokers/{number}" title="what if it stops">broker {number}</a>' for number in (1, 2))
+    assert f"{first} <small>kafka-1</small>" in site.get("/groups/billing")
+    assert f"{second} then and {first} now" in site.get("/groups/billing?at=2026-03-04T12:10:00Z")
+    assert f"{second} then, or no longer and" in site.get("/groups/billing?at=2026-03-04T12:29:30Z")
 
 
 def test_group_page_opens_each_table_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

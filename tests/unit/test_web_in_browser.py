@@ -12,6 +12,7 @@ from grouptrail.config import Config
 from grouptrail.exporter.service import Exporter
 from grouptrail.runtime.serving import exporter_with_pages
 from support import sample_groups, small_tables
+from support.broker_facts import lay_cluster
 from support.chromium import Browser, Page
 from support.deadlines import until
 from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress
@@ -32,6 +33,7 @@ PAGES = {
     "groups": "/",
     "group": "/groups/billing",
     "topic": "/topics/orders",
+    "brokers": "/brokers/3",
     "group-at": "/groups/billing?at={at}",
     "not-found": "/groups/biling",
     "hostile-group": "/groups/{hostile}",
@@ -89,6 +91,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
         patch.setattr(sample_groups, "KNOWN_UNTIL", small_tables.at(90))
         sample_groups.billing(config)
     lay(config, "ingest_progress", progress(0, 10))
+    lay_cluster(config, HOSTILE)
     lay(config, "group_states", *({**OPEN, "group_id": name, "state": "Stable"} for name in ("billing", HOSTILE)))
     return config
 
@@ -154,7 +157,14 @@ def test_page_has_one_heading_a_landmark_and_headers_with_scope(visit: Visit, na
 
 
 def test_hostile_name_is_shown_as_text_on_every_page(visit: Visit) -> None:
-    for path in ("/", PAGES["hostile-group"], PAGES["hostile-search"], "/topics/{hostile}", PAGES["sql-hostile"]):
+    for path in (
+        "/",
+        PAGES["hostile-group"],
+        PAGES["hostile-search"],
+        "/topics/{hostile}",
+        "/brokers/3",
+        PAGES["sql-hostile"],
+    ):
         page = visit(path)
         assert page.value("document.querySelectorAll('main script:not([type]), main img').length") == 0
         assert "<script>alert(1)</script>" in page.value("document.querySelector('main').textContent")

@@ -73,7 +73,9 @@ def with_password(config: Config) -> Config:
     return config.model_copy(update={"exporter": config.exporter.model_copy(update=secured)})
 
 
-@pytest.mark.parametrize("path", ["/", "/groups/billing", "/topics/orders", "/api/v1/groups", "/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/", "/groups/billing", "/topics/orders", "/brokers/3", "/api/v1/groups", "/nothing"]
+)
 def test_every_page_has_the_security_headers(exporter: Exporter, path: str) -> None:
     _, headers, _ = fetched(exporter.url, path)
     assert {name: headers.get(name) for name in HEADERS} == HEADERS

@@ -30,8 +30,8 @@ EFFECT_TEXTS = {
     OFFLINE: "would be offline",
     BELOW_MIN_ISR: "would refuse acks=all",
     UNKNOWN: "may refuse acks=all",
-    OFFLINE_ALREADY: "offline already",
-    BELOW_MIN_ISR_ALREADY: "refuse acks=all already",
+    OFFLINE_ALREADY: "already offline",
+    BELOW_MIN_ISR_ALREADY: "already refuse acks=all",
 }
 """What becomes of partitions in trouble."""
 
@@ -85,6 +85,11 @@ def consequence_texts(group: Row) -> Iterator[str]:
     return (texts[name] for name in group["consequences"])
 
 
+def internal_text(one: Row) -> str:
+    """Return what is, or would be, wrong with one of Kafka's own topics, and what that means."""
+    return f"{one['topic']}, partitions {ranges(one['partitions'])}: {EFFECT_TEXTS[one['effect']]}; {one['meaning']}"
+
+
 def _described(loss: Row) -> Iterator[Block]:
     yield Heading(_title(loss))
     yield Line(loss["summary"])
@@ -93,8 +98,7 @@ def _described(loss: Row) -> Iterator[Block]:
     yield from map(Line, _troubles_now(loss))
     yield from map(Line, loss["notes"])
     for one in loss["internal"]:
-        numbers = ranges(one["partitions"])
-        yield Line(f"{one['topic']} {numbers} {EFFECT_TEXTS[one['effect']]}: {one['meaning']}")
+        yield Line(internal_text(one))
     if loss["topics"]:
         yield Line()
         yield from _topics(loss["topics"])

@@ -115,7 +115,15 @@ _POSITIONS = pa.schema({"group_id": pa.string(), "topic": pa.string(), "partitio
 
 
 class UnknownBrokerError(QueryError):
-    """No sample of the cluster shows a broker of this id, or of this rack."""
+    """No sample of the cluster shows a broker of this id, or of this rack; `near` are the ids that there are."""
+
+    def __init__(self, message: str, near: Sequence[int]) -> None:
+        super().__init__(message)
+        self.near = list(near)
+
+
+class NotSampledError(QueryError):
+    """The cluster was not sampled by the time asked for."""
 
 
 def describe_loss(
@@ -129,12 +137,13 @@ def describe_loss(
     """Return what would happen if brokers, and all of some racks, stopped now or had stopped `at` a time.
 
     `sample_seconds` is the time between samples of lag. Times are UTC in ISO 8601. The fields are:
-    `verdict` (safe, unsafe, unknown) and `summary`, the same as a line; `brokers`; `counts`, the partitions with a
-    replica there by effect, and `elsewhere`, those without one that are in trouble already; `internal`, `topics`,
-    `groups` and `partitions`, the worst first; `notes` on what is not known; `changed_at`, the last change of what
-    they follow from, `sampled_at`, when that was last seen to be so, and `is_stale`.
+    `verdict` (safe, unsafe, unknown) and `summary`, the same as a line; `brokers`; `listed`, the ids of all brokers;
+    `counts`, the partitions with a replica there by effect, and `elsewhere`, those without one that are in trouble
+    already; `internal`, `topics`, `groups` and `partitions`, the worst first; `notes` on what is not known;
+    `changed_at`, the last change of what they follow from, `sampled_at`, when that was last seen to be so, and
+    `is_stale`.
 
-    Raises UnknownBrokerError, and QueryError if the cluster was not sampled by then."""
+    Raises UnknownBrokerError, also if no broker is named, and NotSampledError."""
     tables = SqlSnapshot(warehouse, TABLES)
     facts = _ClusterFacts(tables, at)
     brokers = facts.chosen(broker_ids, racks)
@@ -156,6 +165,7 @@ def describe_loss(
         "verdict": "unsafe" if is_unsafe else "unknown" if doubts else "safe",
         "summary": _summary(counts, doubts),
         "brokers": brokers,
+        "listed": facts.listed,
         "counts": counts,
         "partitions_led": pc.sum(own["is_led"]).as_py() or 0,
         "elsewhere": {name: _counts(others)[name] for name in (OFFLINE_ALREADY, BELOW_MIN_ISR_ALREADY)},
@@ -172,7 +182,7 @@ def describe_loss(
 
 
 class _ClusterFacts:
-    """What samples of the cluster showed at a time. Raises QueryError if it was not sampled by then."""
+    """What samples of the cluster showed at a time. Raises NotSampledError if there was none by then."""
 
     def __init__(self, tables: SqlSnapshot, at: datetime | None) -> None:
         self._cluster = tables.warehouse.cluster
@@ -180,12 +190,12 @@ class _ClusterFacts:
         is_there = set(_FACTS) <= tables.versions.keys()
         known: Row = tables.rows(filled(_CHANGED, values))[0] if is_there else {"first": None}
         if known["first"] is None:
-            raise QueryError(
+            raise NotSampledError(
                 f"the brokers of cluster {self._cluster} have not been sampled yet: run `grouptrail run` "
                 "(its job cluster does), or check --cluster"
             )
         if known["changed"] is None:
-            raise QueryError(
+            raise NotSampledError(
                 f"the brokers of cluster {self._cluster} were first sampled at {known['first'][:19]}Z: "
                 "give a later time"
             )
@@ -207,17 +217,20 @@ class _ClusterFacts:
     def chosen(self, broker_ids: Collection[int], racks: Collection[str]) -> list[Row]:
         """Return the brokers of these ids, and the listed ones of these racks."""
         listed = [row for row in self._brokers.values() if row["is_listed"]]
+        there = self.listed
+        its_brokers = f"its brokers are {', '.join(map(str, there))}"
+        if not broker_ids and not racks:
+            raise UnknownBrokerError(f"name brokers of cluster {self._cluster}: {its_brokers}", there)
         of_racks = [row["broker_id"] for row in listed if row["rack"] in racks]
         missing = sorted(set(racks) - {row["rack"] for row in listed})
         if missing:
             known = sorted({row["rack"] for row in listed if row["rack"] is not None})
             hint = f"racks are {', '.join(known)}" if known else "no broker has a rack (broker.rack)"
-            raise UnknownBrokerError(f"cluster {self._cluster} has no broker in rack {missing[0]!r}: {hint}")
+            raise UnknownBrokerError(f"cluster {self._cluster} has no broker in rack {missing[0]!r}: {hint}", there)
         assigned = set(pc.list_flatten(self.partitions["replicas"]).unique().to_pylist())
         unknown = sorted(set(broker_ids) - self._brokers.keys() - assigned)
         if unknown:
-            ids = ", ".join(map(str, sorted(row["broker_id"] for row in listed)))
-            raise UnknownBrokerError(f"cluster {self._cluster} has no broker {unknown[0]}: its brokers are {ids}")
+            raise UnknownBrokerError(f"cluster {self._cluster} has no broker {unknown[0]}: {its_brokers}", there)
         return [self._broker(number) for number in sorted({*broker_ids, *of_racks})]
 
     def _broker(self, number: int) -> Row:
@@ -229,6 +242,11 @@ class _ClusterFacts:
             "is_listed": bool(row.get("is_listed")),
             "last_seen_at": row.get("last_seen_at") if not row.get("is_listed") else None,
         }
+
+    @property
+    def listed(self) -> list[int]:
+        """The ids of all brokers that the cluster listed as alive."""
+        return [number for number, row in self._brokers.items() if row["is_listed"]]
 
     def partition_count(self, topic: str) -> int | None:
         """Return how many partitions a topic has; None if no sample shows it."""

@@ -393,6 +393,92 @@ class Topic(Answer):
     partitions: list[TopicPartition]
 
 
+class BrokersQuery(Parameters):
+    """The parameters of brokers that stop together."""
+
+    cluster: str = Field(default="", max_length=1000, description="Their cluster. Default: the first.")
+    name: str | None = Field(default=None, max_length=1000, description="Their ids, in place of the path: 3, or 3,4.")
+    rack: str = Field(default="", max_length=1000, description="All brokers of this rack, too.")
+    at: Moment | None = Field(default=None, description="If they had stopped at this time. Default: now.")
+
+
+class StoppedBroker(Answer):
+    """A broker that stops."""
+
+    broker_id: int = _column("brokers", "broker_id")
+    host: str | None = Field(description="The host that it advertised last. Null: no sample shows it.")
+    rack: str | None = _column("brokers", "rack")
+    is_listed: bool = Field(description="Whether the cluster lists it as alive. If not, it has stopped already.")
+    last_seen_at: datetime | None = Field(description="When it was last listed. Null: it still is, or never was.")
+
+
+class TroubledPartitions(Answer):
+    """Partitions of one of Kafka's own topics that would be in trouble, or are already."""
+
+    topic: str = _column("topic_partitions", "topic")
+    effect: str = Field(description="As in the view what_if_broker.")
+    partitions: list[int]
+    meaning: str = Field(description="What it means.")
+
+
+class StoppedTopic(Answer):
+    """A topic with replicas on brokers that stop."""
+
+    topic: str = _column("topic_partitions", "topic")
+    min_insync_replicas: int | None = _column("topic_configs", "min_insync_replicas")
+    partitions_led: int = Field(description="How many of its partitions they lead.")
+    partitions: dict[str, list[int]] = Field(
+        description="Those with a replica there by effect, as in the view what_if_broker, the worst first."
+    )
+
+
+class StoppedGroup(Answer):
+    """A group that a stop of brokers has consequences for."""
+
+    group_id: str = _column("group_states", "group_id")
+    state: str | None = _column("group_states", "state")
+    member_count: int | None = _column("generations", "member_count")
+    lag: int | None = Field(description="Its unread offsets, of all partitions. Null: unknown.")
+    consequences: list[str] = Field(
+        description="The worst first: cannot_commit, cannot_read, may_not_commit, cannot_commit_already, "
+        "cannot_read_already, coordinator_moves, leaders_move."
+    )
+    meaning: list[str] = Field(description="The same in words.")
+    coordinator_partition: int | None = Field(description="Its partition of __consumer_offsets. Null: not known.")
+    is_coordinated_there: bool = Field(description="Whether one of the brokers coordinates it.")
+    partitions: int = Field(description="How many partitions it reads.")
+    partitions_led: int = Field(description="How many of these the brokers lead.")
+    partitions_offline: int = Field(description="How many of these would be offline.")
+    partitions_offline_already: int
+
+
+class Stop(Answer):
+    """What would happen if brokers stopped together."""
+
+    notices: list[Notice]
+    cluster: str = _column("brokers", "cluster")
+    at: datetime | None = Field(description="The time of the stop. Null: now.")
+    verdict: Literal["safe", "unsafe", "unknown"] = Field(
+        description="unsafe: partitions would be offline or refuse writes with acks=all; unknown: they might."
+    )
+    summary: str = Field(description="The verdict as a line, with its figures or what is not known.")
+    brokers: list[StoppedBroker]
+    listed: list[int] = Field(description="All brokers that the cluster lists as alive.")
+    counts: dict[str, int] = Field(description="How many partitions with a replica there have each effect.")
+    elsewhere: dict[str, int] = Field(description="How many other partitions are in trouble already, by effect.")
+    partitions_led: int = Field(description="How many partitions the brokers lead.")
+    groups_coordinated: int | None = Field(description="How many groups they coordinate. Null: not known.")
+    notes: list[str] = Field(description="What is not as usual, or not known.")
+    internal: list[TroubledPartitions]
+    topics_total: int
+    topics: list[StoppedTopic] = Field(description="The worst first, at most 500.")
+    groups_total: int
+    groups: list[StoppedGroup] = Field(description="The worst first, at most 500.")
+    changed_at: datetime = Field(description="The last change of the facts that this follows from.")
+    sampled_at: datetime = Field(description="When they were last seen to be so.")
+    is_stale: bool = Field(description="Whether they are too old to show the time asked for.")
+
+
 MAX_SQL = 50_000
 """Characters of a query: the server accepts addresses of 64 KB."""
 

@@ -27,7 +27,7 @@ from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, compressed, json_answer, json_path, this_page_with
-from grouptrail.web.routes import pages
+from grouptrail.web.routes import broker_pages, pages
 from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
 
@@ -56,6 +56,7 @@ def application(
     index = GroupIndex(clusters, state)
     app = _flask(log)
     app.register_blueprint(pages(index))
+    app.register_blueprint(broker_pages(index))
     app.register_blueprint(sql_pages(clusters, web))
     return app
 
@@ -110,6 +111,7 @@ def _flask(log: Log) -> Flask:
             texts.named,
             texts.number,
             texts.rate,
+            texts.shown,
             texts.span,
             texts.utc,
         )

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from grouptrail.web.answers import (
     Answer,
+    BrokersQuery,
     Group,
     GroupQuery,
     Groups,
@@ -17,6 +18,7 @@ from grouptrail.web.answers import (
     Problem,
     SqlQuery,
     SqlRows,
+    Stop,
     Topic,
     TopicQuery,
 )
@@ -27,6 +29,7 @@ OPERATIONS: dict[str, tuple[type[Parameters], type[Answer], str]] = {
     "groups": (GroupsQuery, Groups, "The groups of all clusters, or those that the parameters select."),
     "groups/{group_id}": (GroupQuery, Group, "A group now or at another time, and its history."),
     "topics/{topic}": (TopicQuery, Topic, "A topic: its partitions, the groups that consume it, and retention."),
+    "brokers/{broker_ids}": (BrokersQuery, Stop, "What would happen if brokers stopped: partitions, topics, groups."),
     "sql": (SqlQuery, SqlRows, "The rows of a query of the tables and views, within the limits of the settings."),
 }
 """By path below `API`: the parameters, the answer, and what it is."""
@@ -37,7 +40,7 @@ _REF = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "A parameter is wrong.",
     "403": "A page of another site asks.",
-    "404": "There is no such group, topic or cluster.",
+    "404": "There is no such group, topic, broker or cluster.",
     "503": "The tables cannot be read, or too much is asked for at a time.",
 }
 

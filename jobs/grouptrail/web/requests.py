@@ -32,7 +32,7 @@ Query = TypeVar("Query", bound=Parameters)
 class PageError(GrouptrailError):
     """A request that cannot be answered: its HTTP status, and names that may have been meant.
 
-    `kind` is what they name: groups or topics."""
+    `kind` is what they name: groups, topics or brokers."""
 
     def __init__(self, status: int, detail: str, near: Sequence[str] = (), kind: str = "groups") -> None:
         super().__init__(detail)

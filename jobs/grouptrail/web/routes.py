@@ -6,10 +6,12 @@ from flask import Blueprint, Response, jsonify, render_template
 from markupsafe import Markup
 
 from grouptrail.query.member_names import distinct_names
+from grouptrail.query.show_what_if import EFFECT_TEXTS
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
 from grouptrail.snapshot.state import STATES
-from grouptrail.web.answers import Group, GroupQuery, GroupsQuery, Topic, TopicQuery
+from grouptrail.web.answers import BrokersQuery, Group, GroupQuery, GroupsQuery, Stop, Topic, TopicQuery
+from grouptrail.web.broker_page import broker_page
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page
 from grouptrail.web.openapi import API, description
@@ -75,6 +77,31 @@ def pages(index: GroupIndex) -> Blueprint:
     @routes.get(f"{API}openapi.json")
     def answer_description() -> Response:
         return jsonify(description())
+
+    return routes
+
+
+def broker_pages(index: GroupIndex) -> Blueprint:
+    """Return the pages of what would happen if brokers stopped."""
+    routes = Blueprint("broker_pages", __name__)
+
+    def requested_brokers(ids: str) -> tuple[Stop, BrokersQuery]:
+        query = asked(BrokersQuery)
+        return broker_page(index, ids if query.name is None else query.name, query), query
+
+    @routes.get("/brokers/", defaults={"ids": ""})
+    @routes.get("/brokers/<name:ids>")
+    def show_brokers(ids: str) -> str:
+        answer, query = requested_brokers(ids)
+        return render_template(
+            "broker.html", answer=answer, query=query, clusters=index.clusters, effects=EFFECT_TEXTS
+        )
+
+    @routes.get(f"{API}brokers/", defaults={"broker_ids": ""})
+    @routes.get(f"{API}brokers/<name:broker_ids>")
+    def answer_brokers(broker_ids: str) -> Response:
+        answer, _ = requested_brokers(broker_ids)
+        return json_answer(answer)
 
     return routes
 

@@ -22,6 +22,11 @@ def named(text: str) -> str:
     return name(text) or "(empty name)"
 
 
+def shown(text: str) -> str:
+    """Return a sentence, which may have names in it, with invisible characters escaped."""
+    return visible(text)
+
+
 def number(value: float | None) -> str:
     """Return a number with thousands separators; a dash if it is unknown."""
     return "–" if value is None else f"{value:,.0f}"
@@ -65,7 +70,7 @@ def count(many: int, noun: str) -> str:
 
 
 def page_of(kind: str, named: str, **parameters: str | None) -> str:
-    """Return the address of a group's or a topic's page, whatever its name.
+    """Return the address of the page of a group, a topic or brokers, whatever the name.
 
     Browsers take the segments `.` and `..` for folders, even percent-encoded, and no name is no segment.
     """
