@@ -36,18 +36,17 @@ from kafka.admin import (
 )
 
 from grouptrail.cluster_facts import sampler as of_sampler
-from grouptrail.cluster_facts.job import Sampling
 from grouptrail.cluster_facts.sample import BROKERS, CLUSTER_INFO, CONFIGS, COORDINATORS, PARTITIONS, TABLES, TOPICS
-from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, MIGRATING, QUORUM_DENIED, ClusterDescription
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, MIGRATING, QUORUM_DENIED
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import VERSIONS, Broker
 from servers.kafka_cluster import KafkaCluster
 from servers.zookeeper import CONTROLLER, KafkaWithZooKeeper
 from support import landed
+from support.cluster_job import Job
 from support.kafka_clients import PATIENCE_SECONDS, as_reader, await_that
 from support.kafka_versions import EVERY_VERSION
 from support.landed import config_of
@@ -102,29 +101,6 @@ def revoke(broker: Broker, user: str, topic: str) -> None:
     right = ACL(f"User:{user}", "*", ACLOperation.DESCRIBE, ACLPermissionType.ALLOW, on)
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         admin.delete_acls([right])
-
-
-class Job:
-    """The job, sampled when a test wants it; `lines` is its log."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.lines: list[str] = []
-        self.cluster = ClusterDescription(config.kafka_settings(), requests_per_second=100)
-        warehouse = warehouse_of(config)
-        warehouse.ensure(TABLES)
-        self._sampling = Sampling(warehouse, Sampler(self.cluster), app=lambda: "app", log=self.lines.append)
-
-    def sample(self) -> None:
-        self._sampling.process(batch=0)
-
-    def valid(self, table: str) -> list[dict[str, Any]]:
-        return [row for row in landed.rows(self.config, table) if row["is_open"]]
-
-    def of(self, table: str, topic: str) -> list[dict[str, Any]]:
-        """Return all rows of a topic in their order."""
-        rows = [row for row in landed.rows(self.config, table) if row["topic"] == topic]
-        return sorted(rows, key=lambda row: (row["valid_from"], row.get("partition", 0)))
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def consequence_texts(group: Row) -> Iterator[str]:
     return (texts[name] for name in group["consequences"])
 
 
-def internal_text(one: Row) -> str:
+def _internal_text(one: Row) -> str:
     """Return what is, or would be, wrong with one of Kafka's own topics, and what that means."""
     return f"{one['topic']}, partitions {ranges(one['partitions'])}: {EFFECT_TEXTS[one['effect']]}; {one['meaning']}"
 
@@ -98,7 +98,7 @@ def _described(loss: Row) -> Iterator[Block]:
     yield from map(Line, _troubles_now(loss))
     yield from map(Line, loss["notes"])
     for one in loss["internal"]:
-        yield Line(internal_text(one))
+        yield Line(_internal_text(one))
     if loss["topics"]:
         yield Line()
         yield from _topics(loss["topics"])
