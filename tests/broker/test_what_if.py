@@ -111,6 +111,7 @@ def produced(bootstrap: str) -> dict[Place, KafkaError | None]:
 def test_what_if_broker_predicts_what_a_stop_does(tmp_path: Path) -> None:
     with KafkaCluster(tmp_path / "kafka", properties=PROPERTIES) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        await_that(lambda: len(admin.list_topics(timeout=PATIENCE_SECONDS).brokers) == len(cluster.brokers))
         done(admin.create_topics(TOPICS))
         await_that(lambda: all(commits(cluster.bootstrap, group, 1) for group in GROUPS))
         set_min_isr(admin, OFFSETS, 3)

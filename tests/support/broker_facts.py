@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from grouptrail.config import Config
@@ -29,7 +30,7 @@ def lay_facts(config: Config, *partitions: Row, brokers: tuple[int, ...] = (1, 2
     hosts = ({"broker_id": number, "host": f"kafka-{number}", "rack": f"r{number % 2}"} for number in brokers)
     lay(config, "brokers", *({**row, "port": 9092, "release_from": "4.1", **since} for row in hosts))
     lay(config, "topic_partitions", *({**row, **since} for row in partitions))
-    topics = {row["topic"]: sum(one["topic"] == row["topic"] for one in partitions) for row in partitions}
+    topics = Counter(row["topic"] for row in partitions)
     shown = {"replication_factor": 3, "is_internal": False, **since}
     lay(config, "topics", *({"topic": name, "partition_count": count, **shown} for name, count in topics.items()))
     values = {name: least.get(name) if isinstance(least, dict) else least for name in topics}

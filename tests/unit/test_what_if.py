@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,13 @@ def test_what_if_command_takes_several_brokers(lake: Config) -> None:
     lay_facts(lake, led("orders", 0, 1, [1, 2, 3]))
     finished = run_cli(lake, "what-if", "broker", "2", "3", "--format", "json")
     assert json.loads(finished.printed)["counts"]["below_min_isr"] == 1
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "json"])
+def test_what_if_broker_hostile_names_are_plain_text(lake: Config, format: RowsFormat) -> None:
+    name = "\x1b[2Jfine\nbilling\u202e`id`"
+    lay_cluster(lake, name)
+    text = shown(lake, 3, format=format)
+    assert "billing" in text
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
+    assert "\nbilling\\u202e" not in text
