@@ -326,9 +326,10 @@ def _answer(config: Config, call: str) -> None:
 
 
 def _call(view: contracts.View, group: str, time_ms: int) -> str:
-    """Return a call of a view for a group and a time; other parameters have their defaults."""
+    """Return a call of a view for a group, a broker and a time; other parameters have their defaults."""
     moment = pa.scalar(time_ms, pa.timestamp("ms")).as_py()
     values = {
+        "broker": "1",
         "group": f"'{group}'",
         "time": f"'{moment.isoformat()}Z'",
         "day": f"'{moment.date()}'",

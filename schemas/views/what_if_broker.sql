@@ -21,7 +21,10 @@ WITH hosted AS (
     led.leader,
     led.replicas,
     led.isr,
-    array_except(array_remove(led.isr, CAST(:broker AS INT)), led.offline) AS isr_left,
+    CASE
+      WHEN cardinality(led.offline) > 0 THEN array_except(array_remove(led.isr, CAST(:broker AS INT)), led.offline)
+      ELSE array_remove(led.isr, CAST(:broker AS INT))
+    END AS isr_left,
     coalesce(led.leader = CAST(:broker AS INT), FALSE) AS is_led,
     coalesce(led.leader = CAST(:broker AS INT), FALSE) OR array_contains(led.isr, CAST(:broker AS INT)) AS is_touched,
     coalesce(led.leader <> CAST(:broker AS INT) AND NOT array_contains(led.isr, led.leader), FALSE) AS leads_out_of_sync,

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -25,6 +26,7 @@ from support.cluster_job import Job
 from support.exporter_tables import OPEN
 from support.from_config import SAMPLE_SECONDS
 from support.kafka_clients import PATIENCE_SECONDS, await_that
+from support.kafka_versions import EVERY_VERSION
 from support.landed import config_of
 from support.small_tables import lay
 
@@ -108,8 +110,9 @@ def produced(bootstrap: str) -> dict[Place, KafkaError | None]:
     return outcomes
 
 
-def test_what_if_broker_predicts_what_a_stop_does(tmp_path: Path) -> None:
-    with KafkaCluster(tmp_path / "kafka", properties=PROPERTIES) as cluster:
+@pytest.mark.parametrize("version", EVERY_VERSION)
+def test_what_if_broker_predicts_what_a_stop_does(version: str, tmp_path: Path) -> None:
+    with KafkaCluster(tmp_path / "kafka", version=version, properties=PROPERTIES) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         await_that(lambda: len(admin.list_topics(timeout=PATIENCE_SECONDS).brokers) == len(cluster.brokers))
         done(admin.create_topics(TOPICS))

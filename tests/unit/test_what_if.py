@@ -8,6 +8,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from grouptrail.query.formats import RowsFormat
 from grouptrail.query.show_what_if import show_loss
 from grouptrail.query.what_if import UnknownBrokerError, describe_loss
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.last_sample import LastSample, write_last_sample
 from support.broker_facts import DENIED, group_in, lay_cluster, lay_facts, led
 from support.cli_in_process import run_cli
 from support.exporter_tables import OPEN, configured, lag_row, now
@@ -208,11 +210,15 @@ def test_what_if_broker_of_old_facts_is_not_safe(lake: Config, monkeypatch: pyte
     assert stale["summary"].startswith("not known to be safe: the cluster was last sampled at")
     folder = Path(warehouse_of(lake).checkpoint_path("cluster"))
     folder.mkdir(parents=True)
-    noted = {"at": now().isoformat(), "interval_seconds": 60, "problems": ["cluster: settings of topics: denied"]}
-    (folder / "last_sample.json").write_text(json.dumps(noted))
+    checkpoint: Any = SimpleNamespace(write_text=lambda name, text: (folder / name).write_text(text))
+    noted = LastSample(now(), 60.0, ("cluster: settings of topics: denied",), missing=("audit", "orders"))
+    write_last_sample(checkpoint, noted)
     fresh = lost(lake, 3)
     assert (fresh["verdict"], fresh["is_stale"]) == ("safe", False)
-    assert fresh["notes"][-1] == "the last sample lacks something: settings of topics: denied"
+    assert fresh["notes"][-2:] == [
+        "the last sample lacks something: settings of topics: denied",
+        "the last sample did not find 'audit' and 1 more: deleted, unless the next one finds them",
+    ]
     assert fresh["changed_at"] < fresh["sampled_at"]
 
 

@@ -205,7 +205,7 @@ class _ClusterFacts:
         last = noted if noted is not None and noted.at >= newest else LastSample(newest, _interval_of(noted))
         self.is_stale = last.is_stale(at)
         self.sampled_at = last.at if at is None else min(last.at, at)
-        self._problems = noted.problems if noted is not None and at is None else ()
+        self._noted = noted if at is None else None
         self.partitions = _arrow(tables, filled(_PARTITIONS, values), PARTITIONS)
         has_settings = "topic_configs" in tables.versions
         self.settings = (
@@ -285,8 +285,14 @@ class _ClusterFacts:
                 f"brokers before Kafka 3.7 ({', '.join(map(str, old))}) refuse acks=all also where "
                 "min.insync.replicas is more than the number of replicas"
             )
-        for problem in self._problems:
-            yield f"the last sample lacks something: {problem.removeprefix('cluster: ')}"
+        if self._noted is not None:
+            for problem in self._noted.problems:
+                yield f"the last sample lacks something: {problem.removeprefix('cluster: ')}"
+            if self._noted.missing:
+                yield (
+                    f"the last sample did not find {_some(self._noted.missing)}: "
+                    "deleted, unless the next one finds them"
+                )
 
 
 class _Groups:
