@@ -431,7 +431,8 @@ ASKED: dict[str, tuple[str, Rows]] = {
         ],
     ),
     "topics_at": (
-        "SELECT * FROM topics_at('2026-03-04T12:01:00Z') UNION ALL SELECT * FROM topics_at('2026-03-04T12:02:00Z')",
+        "SELECT * FROM topics_at('2026-03-04T12:01:00Z') UNION ALL SELECT * FROM topics_at('2026-03-04T12:02:00Z') "
+        "ORDER BY partition_count",
         [
             {
                 "topic": "orders", "topic_id": topic_id, "partition_count": count, "replication_factor": 2,
