@@ -78,7 +78,7 @@ def test_brokers_page_escapes_names(groups_and_site: tuple[dict[str, str], Site]
     ("path", "status", "detail", "near"),
     [
         ("7", 404, "cluster default has no broker 7: its brokers are 1, 2, 3", ["1", "2", "3"]),
-        ("", 404, "name brokers of cluster default: its brokers are 1, 2, 3", ["1", "2", "3"]),
+        ("?name=", 404, "name brokers of cluster default: its brokers are 1, 2, 3", ["1", "2", "3"]),
         ("3?rack=r9", 404, "cluster default has no broker in rack 'r9': racks are r0, r1", ["1", "2", "3"]),
         ("x", 400, "'x' is no id of a broker: give numbers such as 3, or 3,4", []),
         ("-3", 400, "'-3' is no id of a broker: give numbers such as 3, or 3,4", []),
@@ -96,6 +96,15 @@ def test_brokers_wrongly_asked_for_are_refused_with_one_line(
     assert (detail in problem["detail"], problem["near"]) == (True, near), problem
     page = site.get(f"/brokers/{path}", status=status)
     assert all(f'href="/brokers/{number}"' in page for number in near)
+
+
+def test_brokers_without_ids_lead_to_the_first_one(groups_and_site: tuple[dict[str, str], Site]) -> None:
+    _, site = groups_and_site
+    for path, first in (("", "/brokers/1"), ("?cluster=default", "/brokers/1?cluster=default")):
+        answer = site.client.get(f"/brokers/{path}")
+        assert (answer.status_code, answer.headers["Location"]) == (303, first)
+    assert '<a href="/brokers/" aria-current="page">Brokers</a>' in site.get("/brokers/3")
+    assert '<a href="/brokers/">Brokers</a>' in site.get("/")
 
 
 def test_brokers_of_a_cluster_not_sampled_say_what_to_do(lake: Config) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, jsonify, render_template
+from http import HTTPStatus
+
+from flask import Blueprint, Response, jsonify, redirect, render_template, request
 from markupsafe import Markup
+from werkzeug.wrappers import Response as AnyResponse
 
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.show_what_if import EFFECT_TEXTS
@@ -15,7 +18,8 @@ from grouptrail.web.broker_page import broker_page
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page
 from grouptrail.web.openapi import API, description
-from grouptrail.web.requests import asked, json_answer
+from grouptrail.web.requests import PageError, asked, json_answer
+from grouptrail.web.texts import page_of
 from grouptrail.web.topic_page import topic_page
 
 
@@ -91,8 +95,14 @@ def broker_pages(index: GroupIndex) -> Blueprint:
 
     @routes.get("/brokers/", defaults={"ids": ""})
     @routes.get("/brokers/<name:ids>")
-    def show_brokers(ids: str) -> str:
-        answer, query = requested_brokers(ids)
+    def show_brokers(ids: str) -> str | AnyResponse:
+        try:
+            answer, query = requested_brokers(ids)
+        except PageError as error:
+            if ids or request.args.keys() - {"cluster"} or not error.near:
+                raise
+            first = page_of("brokers", error.near[0], cluster=request.args.get("cluster"))
+            return redirect(first, HTTPStatus.SEE_OTHER)
         return render_template(
             "broker.html", answer=answer, query=query, clusters=index.clusters, effects=EFFECT_TEXTS
         )
