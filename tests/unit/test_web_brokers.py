@@ -43,7 +43,7 @@ def test_brokers_page_has_the_verdict_and_what_happens(groups_and_site: tuple[di
     assert "Not safe 2 partitions would refuse acks=all writes: below min.insync.replicas; 2 would be offline" in page
     assert f"{groups['cannot_commit']} cannot commit or rebalance: __consumer_offsets-1 is below" in page
     assert "Would be offline 2 1 already" in page
-    assert "__consumer_offsets, partitions 1: would refuse acks=all; groups in them cannot commit" in page
+    assert "__consumer_offsets, partition 1: would refuse acks=all; groups in them cannot commit" in page
 
 
 def test_brokers_json_has_the_figures_of_the_command(groups_and_site: tuple[dict[str, str], Site]) -> None:

@@ -100,7 +100,7 @@ def test_what_if_broker_text_has_verdict_topics_and_consequences(cluster: tuple[
     assert "it leads 4 of 9 partitions that it has a replica of, and coordinates 1 group" in text
     assert "already now, among these: 1 offline" in text
     assert (
-        "__consumer_offsets, partitions 1: would refuse acks=all; groups in them cannot commit, nor rebalance" in text
+        "__consumer_offsets, partition 1: would refuse acks=all; groups in them cannot commit, nor rebalance" in text
     )
     reason = "cannot commit or rebalance: __consumer_offsets-1 is below min.insync.replicas then"
     assert f"{groups['cannot_commit']} Stable 2 5 {reason}; reading pauses on 1 of 1 partitions while" in text

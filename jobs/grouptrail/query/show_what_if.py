@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -26,18 +26,15 @@ from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
-EFFECT_TEXTS = {
+_EFFECT_TEXTS = {
     OFFLINE: "would be offline",
     BELOW_MIN_ISR: "would refuse acks=all",
     UNKNOWN: "may refuse acks=all",
     OFFLINE_ALREADY: "already offline",
     BELOW_MIN_ISR_ALREADY: "already refuse acks=all",
 }
-"""What becomes of partitions in trouble."""
-
 _LINES_SHOWN = 40
 _NUMBERS = ("partitions", "leads", "min ISR", "members", "lag")
-_TROUBLE = ("offline", "below min ISR", "unknown", "offline already", "below already")
 
 
 def show_loss(
@@ -85,9 +82,17 @@ def consequence_texts(group: Row) -> Iterator[str]:
     return (texts[name] for name in group["consequences"])
 
 
+def trouble_texts(partitions: Mapping[str, Collection[int]]) -> Iterator[str]:
+    """Yield what is, or would be, wrong with partitions of a topic, given by effect."""
+    for effect, numbers in partitions.items():
+        if effect in _EFFECT_TEXTS:
+            yield f"partition{'s' if len(numbers) > 1 else ''} {ranges(numbers)}: {_EFFECT_TEXTS[effect]}"
+
+
 def _internal_text(one: Row) -> str:
     """Return what is, or would be, wrong with one of Kafka's own topics, and what that means."""
-    return f"{one['topic']}, partitions {ranges(one['partitions'])}: {EFFECT_TEXTS[one['effect']]}; {one['meaning']}"
+    [trouble] = trouble_texts({one["effect"]: one["partitions"]})
+    return f"{one['topic']}, {trouble}; {one['meaning']}"
 
 
 def _described(loss: Row) -> Iterator[Block]:
@@ -142,23 +147,17 @@ def _troubles_now(loss: Row) -> Iterator[str]:
 
 
 def _topics(topics: list[Row]) -> Iterator[Block]:
-    used = [
-        (name, title)
-        for name, title in zip(EFFECT_TEXTS, _TROUBLE, strict=True)
-        if any(name in topic["partitions"] for topic in topics)
-    ]
     rows = [
         (
             topic["topic"],
             f"{sum(map(len, topic['partitions'].values())):,}",
             f"{topic['partitions_led']:,}",
-            *(ranges(topic["partitions"].get(name, ())) for name, _ in used),
+            "; ".join(trouble_texts(topic["partitions"])) or "-",
             "unknown" if topic["min_insync_replicas"] is None else str(topic["min_insync_replicas"]),
         )
         for topic in topics[:_LINES_SHOWN]
     ]
-    titles = [title for _, title in used]
-    yield Grid(("topic", "partitions", "leads", *titles, "min ISR"), rows, _NUMBERS, ("topic", *titles))
+    yield Grid(("topic", "partitions", "leads", "in trouble", "min ISR"), rows, _NUMBERS, ("topic", "in trouble"))
     yield from _left_out(len(topics), "topic")
 
 

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from werkzeug.wrappers import Response as AnyResponse
 
 from grouptrail.query.member_names import distinct_names
-from grouptrail.query.show_what_if import EFFECT_TEXTS
+from grouptrail.query.show_what_if import trouble_texts
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
 from grouptrail.snapshot.state import STATES
@@ -104,7 +104,7 @@ def broker_pages(index: GroupIndex) -> Blueprint:
             first = page_of("brokers", error.near[0], cluster=request.args.get("cluster"))
             return redirect(first, HTTPStatus.SEE_OTHER)
         return render_template(
-            "broker.html", answer=answer, query=query, clusters=index.clusters, effects=EFFECT_TEXTS
+            "broker.html", answer=answer, query=query, clusters=index.clusters, trouble_texts=trouble_texts
         )
 
     @routes.get(f"{API}brokers/", defaults={"broker_ids": ""})
