@@ -14,22 +14,26 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from kafka.protocol.admin import DescribeConfigsResponse
+from kafka.protocol.admin import DescribeConfigsResponse, DescribeLogDirsResponse
 from kafka.protocol.metadata import MetadataResponse
 
-from grouptrail.cluster_facts.sample import TABLES, Sample
+from grouptrail.cluster_facts.sample import LOG_SIZES, TABLES, Sample
 from grouptrail.cluster_facts.sampler import COLUMN_OF, Sampler
 from grouptrail.cluster_facts.state import OpenRows
 from grouptrail.kafka.cluster_metadata import TOPICS_A_REQUEST, ClusterMetadata, metadata_of, settings_of
 from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
+from grouptrail.kafka.log_dirs import log_sizes_of
 from grouptrail.memory import KEPT_WITHIN_BATCHES, keep_memory_within_batches, release_memory
 from grouptrail.storage.warehouse import Warehouse
 
 _PARTITIONS = 10
 _BROKERS = 12
+_REPLICAS = 3
 _VERSION = 12
 _CONFIGS_VERSION = 4
 _CONFIGS = "settings"
+_LOG_DIRS_VERSION = 4
+_LOG_DIRS = "log-dirs"
 # What differs from the first response: partitions (one in so many) that have lost a replica.
 _SAMPLES = {"first": 0, "unchanged": 0, "1 % changed": 100, "a broker lost": 4, "the broker is back": 0}
 
@@ -40,6 +44,7 @@ def measure(folder: Path, *, topics: int) -> dict[str, Any]:
     for changed in set(_SAMPLES.values()):
         _run(spawning.Process(target=_write_response, args=(folder / str(changed), topics, changed)))
     _run(spawning.Process(target=_write_settings, args=(folder, topics)))
+    _run(spawning.Process(target=_write_log_dirs, args=(folder, topics)))
     figures = folder / "figures.json"
     os.environ.update(KEPT_WITHIN_BATCHES)
     _run(spawning.Process(target=_measure, args=(folder, figures)))
@@ -57,9 +62,9 @@ def _measure(folder: Path, file: Path) -> None:
     """Take the samples, in a process with the memory settings of `grouptrail run`."""
     keep_memory_within_batches()
     warehouse = Warehouse(str(folder / "warehouse"), "bench")
-    warehouse.ensure(TABLES)
+    warehouse.ensure((*TABLES, LOG_SIZES))
     cluster = _FromFiles(folder)
-    sampler, rows = Sampler(cluster), OpenRows(warehouse, lambda: "bench")
+    sampler, rows = Sampler(cluster, log_sizes_seconds=1e-9), OpenRows(warehouse, lambda: "bench")
     figures: dict[str, Any] = {}
     for name, changed in _SAMPLES.items():
         cluster.file = folder / str(changed)
@@ -71,13 +76,20 @@ def _measure(folder: Path, file: Path) -> None:
         sampled = time.process_time()
         changes = rows.update(sample)
         written = time.process_time()
+        sample = None
+        sizes, _ = sampler.log_sizes()
+        assert sizes is not None
+        rows.replace_log_sizes(sizes)
+        sizes = None
+        sized = time.process_time()
         figures[name] = {
             "sampled, s": round(sampled - started, 2),
             "written, s": round(written - sampled, 2),
+            "sizes of logs, s": round(sized - written, 2),
             "memory, MB": round((_memory("VmHWM") - before) / 1e3),
         }
         print(f"{name}: {figures[name]}", changes, flush=True)
-        sample, changes = None, {}
+        changes = {}
         release_memory()
         time.sleep(2)  # until delta-rs has returned its own
     figures["kept, MB"] = round(sum(table.nbytes for table in rows.tables.values()) / 1e6, 1)
@@ -120,6 +132,10 @@ class _FromFiles:
         for file in self._folder.glob(f"{_CONFIGS}-*"):
             yield from settings_of(DescribeConfigsResponse.decode(file.read_bytes(), version=_CONFIGS_VERSION))
 
+    def log_sizes(self, broker: int) -> Any:
+        content = (self._folder / f"{_LOG_DIRS}-{broker}").read_bytes()
+        return log_sizes_of(DescribeLogDirsResponse.decode(content, version=_LOG_DIRS_VERSION))
+
     def close(self) -> None:
         pass
 
@@ -133,7 +149,7 @@ def _write_response(file: Path, topics: int, changed: int) -> None:
 
     def partition(topic: int, number: int) -> Any:
         at = topic * _PARTITIONS + number
-        replicas = [(at + step) % _BROKERS for step in range(3)]
+        replicas = [(at + step) % _BROKERS for step in range(_REPLICAS)]
         is_changed = bool(changed) and at % changed == 0
         return kind.MetadataResponsePartition(
             error_code=0,
@@ -172,6 +188,30 @@ def _write_settings(folder: Path, topics: int) -> None:
         ]
         response = DescribeConfigsResponse(results=described)
         (folder / f"{_CONFIGS}-{first}").write_bytes(response.encode(version=_CONFIGS_VERSION))
+
+
+def _write_log_dirs(folder: Path, topics: int) -> None:
+    """Write the response of each broker, which has every partition of which it is one of three replicas."""
+    kind = DescribeLogDirsResponse.DescribeLogDirsResult
+    of_topic = kind.DescribeLogDirsTopic
+    for broker in range(_BROKERS):
+        described = []
+        for topic in range(topics):
+            first = topic * _PARTITIONS
+            replicas = [
+                of_topic.DescribeLogDirsPartition(
+                    partition_index=number,
+                    partition_size=first * 1_000_003 + number,
+                    offset_lag=0,
+                    is_future_key=False,
+                )
+                for number in range(_PARTITIONS)
+                if (broker - first - number) % _BROKERS < _REPLICAS
+            ]
+            described.append(of_topic(name=_name(topic), partitions=replicas))
+        one = kind(error_code=0, log_dir="/var/lib/kafka/data", topics=described)
+        response = DescribeLogDirsResponse(error_code=0, results=[one])
+        (folder / f"{_LOG_DIRS}-{broker}").write_bytes(response.encode(version=_LOG_DIRS_VERSION))
 
 
 def _name(topic: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -36,11 +37,21 @@ from kafka.admin import (
 )
 
 from grouptrail.cluster_facts import sampler as of_sampler
-from grouptrail.cluster_facts.sample import BROKERS, CLUSTER_INFO, CONFIGS, COORDINATORS, PARTITIONS, TABLES, TOPICS
+from grouptrail.cluster_facts.sample import (
+    BROKERS,
+    CLUSTER_INFO,
+    CONFIGS,
+    COORDINATORS,
+    LOG_SIZES,
+    PARTITIONS,
+    TABLES,
+    TOPICS,
+)
 from grouptrail.config import Config, load_config
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, MIGRATING, QUORUM_DENIED
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, MIGRATING
 from grouptrail.kafka.coordinator import coordinator_partition
+from grouptrail.kafka.log_dirs import CLUSTER_DENIED
 from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import VERSIONS, Broker
 from servers.kafka_cluster import KafkaCluster
@@ -148,15 +159,28 @@ def test_cluster_job_tables_match_librdkafka(job: Job, admin: AdminClient, topic
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_cluster_job_names_the_release_and_the_feature_levels(version: str, tmp_path: Path) -> None:
+def test_cluster_job_names_the_release_the_feature_levels_and_the_sizes_of_logs(version: str, tmp_path: Path) -> None:
     with Broker(tmp_path / "kafka", version=version) as broker:
+        create(AdminClient({"bootstrap.servers": broker.bootstrap}), "orders")
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce("orders", b"a record")
+        producer.flush(PATIENCE_SECONDS)
         job = Job(config_of(broker.bootstrap, tmp_path / "warehouse"))
         job.sample()
         [broker_row], [info] = job.valid(BROKERS), job.valid(CLUSTER_INFO)
         described = broker.tool(
             "org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", broker.bootstrap, "describe"
         ).stdout
+        sizes = broker.tool(
+            "org.apache.kafka.tools.LogDirsCommand", "--bootstrap-server", broker.bootstrap, "--describe"
+        ).stdout.splitlines()[-1]
         job.cluster.close()
+    assert {(row["topic"], row["partition"]): row["size_bytes"] for row in landed.rows(job.config, LOG_SIZES)} == {
+        (name, int(number)): one["size"]
+        for folder in json.loads(sizes)["brokers"][0]["logDirs"]
+        for one in folder["partitions"]
+        for name, _, number in [one["partition"].rpartition("-")]
+    }
     assert broker_row["release_from"] == version.rpartition(".")[0]
     assert broker_row["release_before"] is None or broker_row["release_before"] > broker_row["release_from"]
     assert broker_row["is_controller"] is True
@@ -368,10 +392,12 @@ def test_cluster_job_rights_granted_and_revoked_is_ignorant_but_not_wrong(
     assert [row["topic"] for row in job.valid(TOPICS)] == [topic]
     assert job.of(CONFIGS, topic)[0]["problem"] == CONFIGS_DENIED
     [info] = job.valid(CLUSTER_INFO)
-    assert (info["controller"], info["problem"]) == (None, QUORUM_DENIED)
+    assert (info["controller"], info["problem"]) == (None, CLUSTER_DENIED)
     assert [row["is_controller"] for row in job.valid(BROKERS)] == [None]
     assert f"cluster: settings of topics are unknown: {CONFIGS_DENIED}: {topic!r}" in job.lines
-    assert f"cluster: the controller is unknown: {QUORUM_DENIED}" in job.lines
+    assert f"cluster: the controller is unknown: {CLUSTER_DENIED}" in job.lines
+    assert any(line.startswith(f"cluster: sizes of logs are unknown: {CLUSTER_DENIED}") for line in job.lines)
+    assert landed.rows(job.config, LOG_SIZES) == []
     brokers, never_there = [row["broker_id"] for row in job.valid(BROKERS)], f"{topic}-never-there"
     assert job.cluster.unlisted([never_there], brokers) == {never_there: DESCRIBE_DENIED}
     revoke(broker, "reader", topic)

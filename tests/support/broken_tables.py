@@ -109,6 +109,7 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
     "topic_configs": [{"topic": "orders", **row} for row in OVERLAPPING],
     "coordinators": [{**row, "record_partition": 1, "leader_epoch": 2, "broker_id": None} for row in OVERLAPPING],
     "cluster_info": OVERLAPPING,
+    "log_sizes": [{**PLACE, "size_bytes": -1, "log_dir": None}, {**PLACE, "size_bytes": 1}],
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from grouptrail.cluster_facts.job import Sampling
-from grouptrail.cluster_facts.sample import TABLES
+from grouptrail.cluster_facts.sample import LOG_SIZES, TABLES
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.config import Config
 from grouptrail.kafka.cluster_metadata import ClusterDescription
@@ -21,8 +21,9 @@ class Job:
         self.lines: list[str] = []
         self.cluster = ClusterDescription(config.kafka_settings(), requests_per_second=100)
         warehouse = warehouse_of(config)
-        warehouse.ensure(TABLES)
-        self._sampling = Sampling(warehouse, Sampler(self.cluster), app=lambda: "app", log=self.lines.append)
+        warehouse.ensure((*TABLES, LOG_SIZES))
+        sampler = Sampler(self.cluster, log_sizes_seconds=1e-9)
+        self._sampling = Sampling(warehouse, sampler, app=lambda: "app", log=self.lines.append)
 
     def sample(self) -> None:
         self._sampling.process(batch=0)

@@ -8,9 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
+
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
 from grouptrail.kafka.cluster_metadata import ClusterMetadata, metadata_of
 from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
+from grouptrail.kafka.log_dirs import log_sizes_of
 
 DEFAULTS = {
     "cleanup.policy": "delete",
@@ -33,6 +36,23 @@ def partition(number: int, **more: Any) -> SimpleNamespace:
     return SimpleNamespace(**(led | replicas | more))
 
 
+def log_dir(
+    sizes: Mapping[str, Mapping[int, int]], name: str = "/data", *, error_code: int = 0, is_future: bool = False
+) -> SimpleNamespace:
+    """Return a log directory as a response has it, with the sizes of its replicas by topic and partition."""
+    topics = [
+        SimpleNamespace(
+            name=topic,
+            partitions=[
+                SimpleNamespace(partition_index=number, partition_size=size, offset_lag=0, is_future_key=is_future)
+                for number, size in of_topic.items()
+            ],
+        )
+        for topic, of_topic in sizes.items()
+    ]
+    return SimpleNamespace(log_dir=name, error_code=error_code, topics=topics)
+
+
 @dataclass(frozen=True)
 class FakeTopic:
     """A topic; `error_code` is that of its metadata."""
@@ -49,6 +69,7 @@ class FakeCluster:
 
     `hidden` topics are there, but the principal may not DESCRIBE them; `asked` are the topics of each request for
     settings, `asked_epochs` the arguments of each request for leaders' epochs, whose answers `epochs` has.
+    `dirs` are the log directories of a broker (`log_dir`); by default one, with 100 bytes a replica.
     """
 
     topics: dict[str, FakeTopic] = field(default_factory=dict)
@@ -68,6 +89,8 @@ class FakeCluster:
     down: Exception | None = None
     failing: dict[str, Exception] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
+    dirs: dict[int, list[Any]] = field(default_factory=dict)
+    denied_sizes: bool = False
     asked_epochs: list[tuple[int, dict[Place, int], dict[Place, int]]] = field(default_factory=list)
 
     def create(self, name: str, partitions: int = 1, **more: Any) -> None:
@@ -126,6 +149,17 @@ class FakeCluster:
         for name in sorted(topics):
             settings = self.configs.get(name, DEFAULTS)
             yield name, {key: settings.get(key) for key in keys} if isinstance(settings, dict) else settings
+
+    def log_sizes(self, broker: int) -> tuple[pa.Table, dict[str, str]] | str:
+        self._raise("log_sizes")
+        self._raise(f"log_sizes of {broker}")
+        if self.denied_sizes:
+            return log_sizes_of(SimpleNamespace(error_code=31, results=[]))
+        replicas = {
+            name: {one.partition_index: 100 for one in topic.partitions if broker in one.replica_nodes}
+            for name, topic in self.topics.items()
+        }
+        return log_sizes_of(SimpleNamespace(error_code=0, results=self.dirs.get(broker, [log_dir(replicas)])))
 
     def close(self) -> None:
         pass

@@ -198,6 +198,16 @@ _ROWS: dict[str, Rows] = {
         _coordinated(5, 1, 5),
     ],
     "cluster_info": [{"cluster_id": "x", "controller": 1, "valid_from": at(0)}],
+    "log_sizes": [
+        {
+            "topic": "orders",
+            "partition": 2,
+            "broker_id": 1,
+            "log_dir": "/data",
+            "is_future": False,
+            "size_bytes": 100,
+        },
+    ],
     "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
 }
 

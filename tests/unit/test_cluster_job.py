@@ -14,6 +14,7 @@ from grouptrail.cluster_facts.sample import (
     CLUSTER_INFO,
     CONFIGS,
     COORDINATORS,
+    LOG_SIZES,
     OBSERVED_SCHEMAS,
     PARTITIONS,
     TABLES,
@@ -38,12 +39,12 @@ class Job:
         self.cluster = FakeCluster()
         self.lines: list[str] = []
         self.minutes = 0
-        warehouse_of(config).ensure(TABLES)
+        warehouse_of(config).ensure((*TABLES, LOG_SIZES))
         self.restart()
 
     def restart(self) -> None:
         """Begin with nothing but the tables."""
-        sampler = Sampler(self.cluster, monotonic=lambda: 60.0 * self.minutes)
+        sampler = Sampler(self.cluster, log_sizes_seconds=300, monotonic=lambda: 60.0 * self.minutes)
         self._sampling = Sampling(warehouse_of(self.config), sampler, app=lambda: "app", log=self.lines.append)
 
     def sample(self) -> None:
@@ -255,3 +256,32 @@ def test_sampling_other_clusters_rows_stay(job: Job, tmp_path: Path) -> None:
     versions = job.versions()
     job.sample()
     assert job.versions() == versions
+
+
+def test_sampling_sizes_of_logs_are_those_of_the_newest_sample(job: Job, tmp_path: Path) -> None:
+    other = Job(Config(warehouse=str(tmp_path), cluster="other"))
+    other.cluster.create("payments")
+    other.sample()
+    job.sample()
+    assert len(landed.rows(job.config, LOG_SIZES)) == 6
+    del job.cluster.topics["orders"]
+    job.sample()
+    assert len(landed.rows(job.config, LOG_SIZES)) == 6
+    job.minutes += 5
+    job.sample()
+    sizes = landed.rows(job.config, LOG_SIZES)
+    assert sorted((row["topic"], row["broker_id"], row["size_bytes"]) for row in sizes) == [
+        ("audit", 1, 100),
+        ("audit", 2, 100),
+    ]
+    job.minutes += 5
+    job.cluster.denied_sizes = True
+    job.sample()
+    assert landed.rows(job.config, LOG_SIZES) == []
+    assert len(landed.rows(other.config, LOG_SIZES)) == 2
+    warehouse = warehouse_of(job.config)
+    version = warehouse.table(LOG_SIZES).open().version()  # type: ignore[union-attr]
+    job.minutes += 5
+    job.sample()
+    assert warehouse.table(LOG_SIZES).open().version() == version  # type: ignore[union-attr]
+    assert job.lines[-1].startswith("cluster: sizes of logs are unknown: DESCRIBE on the cluster is denied")

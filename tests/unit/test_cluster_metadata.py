@@ -15,9 +15,9 @@ from grouptrail.kafka.cluster_metadata import (
     CONFIGS_DENIED,
     MIGRATING,
     NO_CONTROLLER,
-    QUORUM_DENIED,
     ClusterDescription,
 )
+from grouptrail.kafka.log_dirs import CLUSTER_DENIED
 
 UNKNOWN, DENIED, NOT_CONTROLLER = 3, 29, 41
 
@@ -99,7 +99,7 @@ def test_unlisted_topic_is_gone_only_if_every_broker_says_so(cluster: ClusterDes
     [
         ([3], 3),
         ([-1], NO_CONTROLLER),
-        (client_errors.ClusterAuthorizationFailedError(), QUORUM_DENIED),
+        (client_errors.ClusterAuthorizationFailedError(), CLUSTER_DENIED),
     ],
 )
 def test_controller_is_the_quorums_leader_or_a_reason(

@@ -22,10 +22,11 @@ from grouptrail.cluster_facts.sample import (
 )
 from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, CONTROLLER_UNANSWERED, Sampler
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, QUORUM_DENIED
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.leader_epochs import LeaderEpoch
-from support.fake_cluster import DEFAULTS, FakeCluster, partition
+from grouptrail.kafka.log_dirs import CLUSTER_DENIED
+from support.fake_cluster import DEFAULTS, FakeCluster, log_dir, partition
 
 LOST = KafkaUnreachableError("kafka-1:9092 no longer answers")
 
@@ -148,11 +149,11 @@ def test_sample_topics_unknown_to_brokers_that_have_just_started_are_not_gone(
 
 
 def test_sample_controller_unknown_says_why(cluster: FakeCluster, sampler: Sampler) -> None:
-    cluster.leader = QUORUM_DENIED
+    cluster.leader = CLUSTER_DENIED
     sample = sampler.sample(nothing())
-    assert rows(sample, CLUSTER_INFO)[0]["problem"] == QUORUM_DENIED
+    assert rows(sample, CLUSTER_INFO)[0]["problem"] == CLUSTER_DENIED
     assert {row["is_controller"] for row in rows(sample, BROKERS)} == {None}
-    assert sample.problems == (f"the controller is unknown: {QUORUM_DENIED}",)
+    assert sample.problems == (f"the controller is unknown: {CLUSTER_DENIED}",)
 
 
 def test_sample_controller_not_answered_is_unknown_and_brokers_are_sampled(
@@ -328,3 +329,60 @@ def test_sample_coordinator_without_a_leader_keeps_its_row(cluster: FakeCluster,
     second = sampler.sample(known(first))
     assert (rows(second, COORDINATORS), len(cluster.asked_epochs)) == ([], 1)
     assert second.tables[COORDINATORS].unanswered == {0}
+
+
+def sizes(sampler: Sampler) -> tuple[list[tuple[Any, ...]] | None, tuple[str, ...]]:
+    """Sample, and return the rows of sizes and the problems."""
+    sampler.sample(nothing())
+    table, problems = sampler.log_sizes()
+    columns = ("topic", "partition", "broker_id", "log_dir", "is_future", "size_bytes")
+    there = None if table is None else sorted(tuple(row[name] for name in columns) for row in table.to_pylist())
+    return there, problems
+
+
+def test_log_sizes_are_read_when_due(cluster: FakeCluster, clock: Clock) -> None:
+    sampler = Sampler(cluster, log_sizes_seconds=300, monotonic=clock)
+    expected = [("orders", partition, broker, "/data", False, 100) for partition in (0, 1) for broker in (1, 2)]
+    assert sizes(sampler) == (expected, ())
+    clock.now = 299
+    assert sizes(sampler) == (None, ())
+    clock.now = 300
+    assert sizes(sampler) == (expected, ())
+    assert sizes(Sampler(cluster)) == (None, ())
+
+
+def test_log_sizes_of_future_replicas_and_of_several_directories(cluster: FakeCluster) -> None:
+    cluster.brokers.pop()
+    cluster.dirs[1] = [
+        log_dir({"orders": {1: 5}}, "/a"),
+        log_dir({"orders": {1: 3}}, "/b", is_future=True),
+        log_dir({}, "/c", error_code=56),
+    ]
+    assert sizes(Sampler(cluster, log_sizes_seconds=1)) == (
+        [("orders", 1, 1, "/a", False, 5), ("orders", 1, 1, "/b", True, 3)],
+        ("sizes of logs are unknown: KafkaStorageError: '/c of broker 1'",),
+    )
+
+
+def test_log_sizes_denied_are_none_and_the_reason_stays(cluster: FakeCluster, clock: Clock) -> None:
+    sampler = Sampler(cluster, log_sizes_seconds=300, monotonic=clock)
+    cluster.denied_sizes = True
+    reasons = (f"sizes of logs are unknown: {CLUSTER_DENIED}: 'broker 1' and 1 more",)
+    assert sizes(sampler) == ([], reasons)
+    assert sizes(sampler) == (None, reasons)
+    clock.now, cluster.denied_sizes = 300, False
+    assert sizes(sampler)[1] == ()
+
+
+def test_log_sizes_not_answered_are_missing_and_the_others_are_there(cluster: FakeCluster, clock: Clock) -> None:
+    sampler = Sampler(cluster, log_sizes_seconds=300, monotonic=clock)
+    cluster.failing = {"log_sizes of 1": LOST}
+    some, problems = sizes(sampler)
+    assert some is not None
+    assert [row[2] for row in some] == [2, 2]
+    assert problems == (f"sizes of logs are unknown: {LOST}: 'broker 1'",)
+    clock.now, cluster.failing = 300, {"log_sizes": LOST}
+    assert sizes(sampler)[0] is None
+    clock.now, cluster.failing = 600, {}
+    del cluster.announced[1]
+    assert sizes(sampler)[1] == ("sizes of logs are unknown: it did not answer: 'broker 1'",)

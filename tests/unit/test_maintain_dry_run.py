@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from grouptrail.cluster_facts.sample import TABLES as CLUSTER_FACTS
 from grouptrail.config import Config, MaintainConfig
-from grouptrail.jobs import CLUSTER as CLUSTER_JOB
 from grouptrail.maintenance import maintain
 from grouptrail.maintenance.queries import DeltaRsQueries
 from grouptrail.runtime.warehouses import warehouse_of
@@ -66,11 +66,11 @@ def test_dry_run_retention_counts_closed_rows_and_processed_records(config: Conf
 
 def test_dry_run_retention_counts_rows_of_the_cluster_that_have_ended(config: Config) -> None:
     row, ended = {"cluster": CLUSTER, "valid_from": NOON}, {"valid_to": NOON + timedelta(days=1)}
-    for name in CLUSTER_JOB.writes:
+    for name in CLUSTER_FACTS:
         lay(config, name, row | ended, row | {"is_open": True, "open_bucket": 0})
     for days, expected in ((9, 1), (7, 0)):
-        rows = shown(config, *CLUSTER_JOB.writes, at=NOON + timedelta(days=days), history_days=7)
-        assert rows == {name: [expected] for name in CLUSTER_JOB.writes}
+        rows = shown(config, *CLUSTER_FACTS, at=NOON + timedelta(days=days), history_days=7)
+        assert rows == {name: [expected] for name in CLUSTER_FACTS}
 
 
 def test_dry_run_command_starts_no_jvm_and_prints_every_format(config: Config) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from grouptrail.cluster_facts.sample import TOPICS, Sample
@@ -49,12 +50,15 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
     cluster = ClusterDescription(context.kafka, settings.requests_per_second)
     interval = settings.cluster_facts.interval_seconds
 
-    def note(sample: Sample) -> None:
-        last = LastSample(sample.tables[TOPICS].asked_at, interval, sample.problems, tuple(sorted(sample.missing)))
-        write_last_sample(checkpoint, last)
+    def note(asked_at: datetime, problems: tuple[str, ...], missing: Collection[str]) -> None:
+        write_last_sample(checkpoint, LastSample(asked_at, interval, problems, tuple(sorted(missing))))
 
     last = read_last_sample(warehouse, CLUSTER.name)
-    sampler = Sampler(cluster, missing=() if last is None else last.missing)
+    sampler = Sampler(
+        cluster,
+        missing=() if last is None else last.missing,
+        log_sizes_seconds=settings.cluster_facts.log_sizes_interval_seconds,
+    )
     sampling = Sampling(warehouse, sampler, app=checkpoint.query_id, log=context.log, note=note)
     return IntervalQuery(
         checkpoint,
@@ -74,7 +78,8 @@ class Sampling:
     """Takes samples and writes what each changes.
 
     After a failure halfway the next sample is compared with what was written. Brokers that do not answer end nothing:
-    the log has one line, and the next sample asks again. `note` gets each sample that the tables have.
+    the log has one line, and the next sample asks again. `note` gets when each sample that the tables have was asked
+    for, its problems, and the topics that it missed.
     """
 
     def __init__(
@@ -84,7 +89,7 @@ class Sampling:
         *,
         app: Callable[[], str],
         log: Log,
-        note: Callable[[Sample], None] = lambda _: None,
+        note: Callable[[datetime, tuple[str, ...], Collection[str]], None] = lambda *_: None,
     ) -> None:
         self._warehouse = warehouse
         self._sampler = sampler
@@ -93,6 +98,7 @@ class Sampling:
         self._note = note
         self._rows: OpenRows | None = None
         self._problems: tuple[str, ...] = ()
+        self._sizes_problems: tuple[str, ...] = ()
         self._outdated = 0
 
     def process(self, batch: int) -> None:
@@ -103,12 +109,24 @@ class Sampling:
         sample = self._sample(rows)
         if sample is not None:
             changes = rows.update(sample)
-            self._note(sample)
+            asked_at, problems, missing = sample.tables[TOPICS].asked_at, sample.problems, sample.missing
+            self._note(asked_at, (*problems, *self._sizes_problems), missing)
             if changes:
                 self._log(summary(batch, changes, time.monotonic() - started))
+            del sample  # its memory is enough for the sizes
+            if self._read_sizes(rows):
+                self._note(asked_at, (*problems, *self._sizes_problems), missing)
         self._rows = rows
-        del sample
         release_memory(after_seconds=time.monotonic() - started)
+
+    def _read_sizes(self, rows: OpenRows) -> bool:
+        """Write the sizes of logs if they are due; return whether other problems than before were found."""
+        sizes, problems = self._sampler.log_sizes()
+        if sizes is not None:
+            rows.replace_log_sizes(sizes)
+        before, self._sizes_problems = self._sizes_problems, problems
+        self._log_those(problems, before)
+        return problems != before
 
     def _sample(self, rows: OpenRows) -> Sample | None:
         """Return a sample to write; None if there is none, which is logged."""
@@ -125,10 +143,13 @@ class Sampling:
 
     def _log_new(self, problems: tuple[str, ...]) -> None:
         """Log the problems that the sample before did not have."""
+        before, self._problems = self._problems, problems
+        self._log_those(problems, before)
+
+    def _log_those(self, problems: tuple[str, ...], before: tuple[str, ...]) -> None:
         for problem in problems:
-            if problem not in self._problems:
+            if problem not in before:
                 self._log(problem if problem.startswith("cluster: ") else f"cluster: {problem}")
-        self._problems = problems
 
 
 def summary(batch: int, changes: Mapping[str, tuple[int, int]], seconds: float) -> str:

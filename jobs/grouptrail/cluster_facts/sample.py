@@ -20,6 +20,9 @@ BROKERS, TOPICS, PARTITIONS, CONFIGS, COORDINATORS, CLUSTER_INFO = TABLES = (
 )
 """The tables, in the order in which they are written: with `cluster_info` a sample is written whole."""
 
+LOG_SIZES = "log_sizes"
+"""The table of the newest sizes, which is replaced as a whole."""
+
 KEYS: Mapping[str, tuple[str, ...]] = {
     BROKERS: ("broker_id",),
     TOPICS: ("topic",),

@@ -16,6 +16,7 @@ from grouptrail.cluster_facts.sample import (
     CLUSTER_INFO,
     CONFIGS,
     COORDINATORS,
+    LOG_SIZES,
     OBSERVED_SCHEMAS,
     PARTITIONS,
     TOPICS,
@@ -27,6 +28,8 @@ from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, ClusterMetadata
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
+from grouptrail.kafka.log_dirs import CLUSTER_DENIED
+from grouptrail.storage.schema import table_schema
 
 CONFIG_SECONDS = 600.0
 """How often the settings of all topics are read; those of new topics are read at once."""
@@ -47,6 +50,8 @@ COLUMN_OF = {
 }
 """The column of `topic_configs` for each setting that is read."""
 _SINCE_REMOTE_STORAGE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
+_NO_SIZES = table_schema(LOG_SIZES, without=("cluster",)).empty_table()
+_SILENT = "it did not answer"
 _DENIED = (DESCRIBE_DENIED, CONFIGS_DENIED)
 _RELEASE = ("release_from", "release_before")
 
@@ -63,11 +68,13 @@ class Described(Protocol):
         self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int]
     ) -> Mapping[Place, list[LeaderEpoch] | str]: ...
     def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterable[tuple[str, Any]]: ...
+    def log_sizes(self, broker: int) -> tuple[pa.Table, Mapping[str, str]] | str: ...
     def close(self) -> None: ...
 
 
 class Sampler:
-    """Takes samples of a cluster; remembers when it last read the settings of all topics.
+    """Takes samples of a cluster; remembers when it last read the settings of all topics, and the
+    sizes of logs.
 
     `missing` are topics that the last sample missed. Only the second sample that misses a topic takes it for deleted:
     brokers that have just started, all at once, may list each other and not know the topics yet.
@@ -78,14 +85,20 @@ class Sampler:
         cluster: Described,
         *,
         missing: Collection[str] = (),
+        log_sizes_seconds: float = 0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
+        """`log_sizes_seconds`: how often the sizes of logs are read; 0: never."""
         self._cluster = cluster
+        self._log_sizes_seconds = log_sizes_seconds
         self._monotonic = monotonic
         self._now = now
         self._configs_at: float | None = None
         self._missing = set(missing)
+        self._log_sizes_at: float | None = None
+        self._log_sizes_problems: tuple[str, ...] = ()
+        self._brokers_to_ask: Mapping[int, bool] = {}
 
     def sample(self, known: Mapping[str, pa.Table]) -> Sample:
         """Return a sample; `known` are the open rows by table. Raises ClusterError if no broker answers.
@@ -113,14 +126,48 @@ class Sampler:
             PARTITIONS: of_metadata(metadata.partitions),
         }
         info = self._info(metadata, known[CLUSTER_INFO], problems)
-        brokers = self._brokers(metadata.brokers, known, info, problems)
+        listed = metadata.brokers["broker_id"].to_pylist()
+        releases = self._releases(listed, problems)
+        brokers = self._brokers(metadata.brokers, known, info, releases)
         described[BROKERS] = Observation(brokers, asked_at, self._now())
         described[CONFIGS] = self._configs(known, metadata.topics, unanswered, problems)
         described[COORDINATORS] = self._coordinators(metadata.partitions, known[COORDINATORS], problems)
         if info is not None:
             rows = pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO])
             described[CLUSTER_INFO] = Observation(rows, asked_at, self._now())
+        self._brokers_to_ask = {broker: broker in releases or not releases for broker in sorted(listed)}
         return Sample(described, tuple(problems), missing)
+
+    def log_sizes(self) -> tuple[pa.Table | None, tuple[str, ...]]:
+        """Return the sizes of all replicas of the brokers of the last sample, and log lines about what is missing.
+
+        The rows are those that `log_sizes` shall have, names as dictionary codes: None leaves it as it is, because
+        they are not due or no broker answered, and there are none if they are denied. The log lines are those of the
+        last time that they were due.
+        """
+        now = self._monotonic()
+        is_off = not self._log_sizes_seconds
+        if is_off or (self._log_sizes_at is not None and now - self._log_sizes_at < self._log_sizes_seconds):
+            return None, self._log_sizes_problems
+        self._log_sizes_at = now
+        parts, failed = list[pa.Table](), dict[str, str]()
+        for broker, answers in self._brokers_to_ask.items():  # one after the other: each response takes its memory
+            try:
+                answer = self._cluster.log_sizes(broker) if answers else _SILENT
+            except ClusterError as error:
+                answer = str(error)
+            if isinstance(answer, str):
+                failed[f"broker {broker}"] = answer
+                continue
+            rows, failed_dirs = answer
+            failed |= {f"{folder} of broker {broker}": reason for folder, reason in failed_dirs.items()}
+            rows = rows.append_column("broker_id", pa.repeat(pa.scalar(broker, pa.int32()), len(rows)))
+            sampled_at = pa.repeat(pa.scalar(self._now(), pa.timestamp("us", "UTC")), len(rows))
+            parts.append(rows.append_column("sampled_at", sampled_at))
+        self._log_sizes_problems = tuple(_by_reason("sizes of logs are unknown", failed))
+        if parts:
+            return pa.concat_tables(parts), self._log_sizes_problems
+        return _NO_SIZES if CLUSTER_DENIED in failed.values() else None, self._log_sizes_problems
 
     def _info(self, metadata: ClusterMetadata, known: pa.Table, problems: list[str]) -> dict[str, Any] | None:
         """Return the row of `cluster_info`; None if features were never answered."""
@@ -145,13 +192,16 @@ class Sampler:
         }
 
     def _brokers(
-        self, listed: pa.Table, known: Mapping[str, pa.Table], info: Mapping[str, Any] | None, problems: list[str]
+        self,
+        listed: pa.Table,
+        known: Mapping[str, pa.Table],
+        info: Mapping[str, Any] | None,
+        releases: Mapping[int, tuple[str, str | None]],
     ) -> pa.Table:
         """Return brokers with their releases; those that do not answer keep what they answered last."""
         controller = None if info is None else info["controller"]
         before = {_address(row): tuple(row[name] for name in _RELEASE) for row in known[BROKERS].to_pylist()}
         rows = listed.to_pylist()
-        releases = self._releases([row["broker_id"] for row in rows], problems)
         for row in rows:
             release = releases.get(row["broker_id"]) or before.get(_address(row)) or (None, None)
             row |= dict(zip(_RELEASE, release, strict=True))

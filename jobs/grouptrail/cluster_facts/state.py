@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from grouptrail.cluster_facts.changes import TableChanges, compare, is_outdated
 from grouptrail.cluster_facts.sample import (
     CLUSTER_INFO,
+    LOG_SIZES,
     OPEN_SCHEMAS,
     PARTITIONS,
     TABLES,
@@ -21,6 +22,7 @@ from grouptrail.cluster_facts.sample import (
 )
 from grouptrail.storage.buckets import OPEN_BUCKETS, in_buckets
 from grouptrail.storage.engines.engine import Once
+from grouptrail.storage.files import write
 from grouptrail.storage.warehouse import Warehouse
 
 _ROWS_AT_A_TIME = 65_536
@@ -75,6 +77,12 @@ class OpenRows:
         """Return the time of a table's new rows, after that of the last ones also if the clock was set back."""
         newest = self._newest[name]
         return at if newest is None else max(at, newest + _BARELY_LATER)
+
+    def replace_log_sizes(self, rows: pa.Table) -> None:
+        """Replace the cluster's rows of `log_sizes`."""
+        table = self._warehouse.table(LOG_SIZES)
+        if len(rows) or table.has_rows():
+            table.replace(lambda location: write(rows.to_batches(), location))
 
     def _write(self, name: str, changed: TableChanges) -> None:
         table = self._warehouse.table(name)

@@ -88,6 +88,8 @@ class ClusterFactsConfig(Section):
     """Run the job `cluster`, unless jobs are named."""
     interval_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
     """How often the cluster is sampled. Settings of topics are read every ten minutes, and when a topic is new."""
+    log_sizes_interval_seconds: float = Field(default=300, ge=0, allow_inf_nan=False)
+    """How often the sizes of all replicas' logs are read, with a sample of the cluster; 0: never."""
 
 
 class HistoryConfig(Section):

@@ -20,7 +20,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
-from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.broker_version_data import BROKER_API_VERSIONS, BrokerVersionData
 from kafka.protocol.consumer import FetchRequest, OffsetForLeaderEpochRequest
@@ -167,6 +167,11 @@ def topic_configs_request(topics: Iterable[str], keys: Collection[str]) -> Any:
     """Return the request for some settings of topics. Missing: `describe_configs` hides errors of single topics."""
     resources = [(ConfigResourceType.TOPIC, topic, list(keys)) for topic in topics]
     return DescribeConfigsRequest(resources=resources, include_synonyms=False)
+
+
+def log_dirs_request() -> Any:
+    """Return the request for all log directories of a broker. Missing: `describe_log_dirs` hides errors."""
+    return DescribeLogDirsRequest(topics=None)
 
 
 def api_versions_request() -> Any:

@@ -18,9 +18,9 @@ from grouptrail.kafka.errors import error_name
 from grouptrail.kafka.groups import Throttle
 from grouptrail.kafka.leader_epochs import EndOffset, Place
 from grouptrail.kafka.log import topic_id_text
+from grouptrail.kafka.log_dirs import CLUSTER_DENIED, log_sizes_of
 
 CONFIGS_DENIED = "DESCRIBE_CONFIGS is denied"
-QUORUM_DENIED = "DESCRIBE on the cluster is denied"
 NO_CONTROLLER = "no controller is active"
 MIGRATING = "brokers name different controllers, as during a migration to KRaft"
 
@@ -117,7 +117,7 @@ class ClusterDescription(Cluster):
             except client_errors.IncompatibleBrokerVersion:
                 return None
             except client_errors.AuthorizationError:
-                return QUORUM_DENIED
+                return CLUSTER_DENIED
             leaders = [partition["leader_id"] for topic in quorum["topics"] for partition in topic["partitions"]]
             return next((leader for leader in leaders if leader >= 0), NO_CONTROLLER)
 
@@ -182,6 +182,14 @@ class ClusterDescription(Cluster):
         for some in _parts(sorted(topics)):
             self._throttle.wait()
             yield from settings_of(self._send(client_internals.topic_configs_request(some, keys)))
+
+    def log_sizes(self, broker: int) -> tuple[pa.Table, dict[str, str]] | str:
+        """Return the sizes of all replicas of a broker (node id), or why they are unknown: see `log_sizes_of`.
+
+        It is one request, whose response has some 25 bytes a replica. Needs DESCRIBE on the cluster.
+        """
+        self._throttle.wait()
+        return log_sizes_of(self._send(client_internals.log_dirs_request(), broker))
 
     def _end_offsets(self, leader: int, epochs: Mapping[Place, int]) -> dict[Place, EndOffset]:
         self._throttle.wait()

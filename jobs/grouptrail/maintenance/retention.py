@@ -36,7 +36,7 @@ _ENDED = {
     "memberships": "left_at",
     "group_states": "ended_at",
     "generations": "ended_at",
-    **dict.fromkeys(CLUSTER.writes, "valid_to"),
+    **{name: "valid_to" for name in CLUSTER.writes if name != "log_sizes"},
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
 
