@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from grouptrail import contracts
 from grouptrail.contracts import Metric
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED, Alias
+from grouptrail.exporter.alias_sources import SOURCES
 from reference import DOCS
 
 _PARTS = (
     ("Groups", "kafka_consumer_group_"),
     ("Topics", "kafka_topic_"),
+    ("The cluster", "kafka_cluster_"),
     ("The pipeline", "grouptrail_"),
 )
 
@@ -70,7 +72,7 @@ def _alias(alias: Alias) -> str:
 
 def _change(alias: Alias) -> str:
     """Return how grouptrail's values are converted."""
-    labels = set(contracts.metrics()[alias.source].labels) - {"cluster"}
+    labels = set(SOURCES.get(alias.source) or contracts.metrics()[alias.source].labels) - {"cluster"}
     if alias.codes is not None:
         return ", " + ", ".join(f"{status} {code}" for status, code in alias.codes.items())
     if alias.factor != 1:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
+from grouptrail.cluster_facts.sampler import Sampler
+from grouptrail.cluster_facts.state import OpenRows
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.text import Family
+from grouptrail.jobs import CLUSTER
 from grouptrail.lag.calculator import ROWS
 from grouptrail.lag.state import PUBLISHED
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.checkpoints import Checkpoint
+from grouptrail.storage.last_sample import LastSample, write_last_sample
 from grouptrail.storage.schema import table_schema
+from support.fake_cluster import FakeCluster
 from support.small_tables import lay
 
 STRANGE = 'we"ird\n\\{group="billing"} 1'
@@ -80,6 +87,55 @@ def lay_everything(config: Config, *lag: dict[str, Any]) -> None:
     lay(config, "offset_commits", *(commit(offset, is_tombstone=offset == 3) for offset in range(5)))
     lay(config, "offset_commits", commit(5, group_id="gone"))
     lay(config, "ingest_progress", progress(0, 10))
+    lay(
+        config,
+        "partition_ownership",
+        *(
+            {**OPEN, "topic": "orders", "partition": number, "member_id": "a", "owned_until": None}
+            for number in (0, 1)
+        ),
+    )
+    lay_cluster(config, cluster_of())
+
+
+def cluster_of(*, orders: int = 3) -> FakeCluster:
+    """Return two brokers with a topic that billing reads, the offsets topic, and one that nobody reads."""
+    cluster = FakeCluster()
+    cluster.create("orders", orders)
+    cluster.create("__consumer_offsets", 2, is_internal=True)
+    cluster.create("audit", 1)
+    return cluster
+
+
+def lay_cluster(config: Config, cluster: FakeCluster, *, at: datetime | None = None, sizes: bool = True) -> None:
+    """Sample the cluster into the tables, as the job `cluster` does, at a time that is now by default."""
+    warehouse = warehouse_of(config)
+    warehouse.ensure(CLUSTER.writes)
+    rows = OpenRows(warehouse, lambda: "app")
+    sampler = Sampler(cluster, log_sizes_seconds=float(sizes))
+    rows.update(sampler.sample(rows.tables))
+    found, problems = sampler.log_sizes()
+    if found is not None:
+        rows.replace_log_sizes(found)
+    write_last_sample(cast("Checkpoint", _Folder(config)), LastSample(at or now(), 60, problems))
+
+
+class _Folder:
+    """The folder of the job's checkpoint, which can be written without Spark."""
+
+    def __init__(self, config: Config) -> None:
+        self._path = Path(warehouse_of(config).checkpoint_path(CLUSTER.name))
+
+    def write_text(self, name: str, text: str) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        (self._path / name).write_text(text)
+
+
+def log_offsets_row(topic: str, partition: int = 0, end: int | None = 100, **values: Any) -> dict[str, Any]:
+    """Return a row of log_offsets, without an error unless `end` is None."""
+    offsets = {"log_start_offset": 10, "log_end_offset": end, "last_stable_offset": end}
+    none = {"log_start_offset": None, "error": "leader not available"} if end is None else {"error": None}
+    return {"topic": topic, "partition": partition, "asked_at": now(), "sampled_at": now()} | offsets | none | values
 
 
 def commit(offset: int, **values: Any) -> dict[str, Any]:

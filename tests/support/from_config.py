@@ -29,7 +29,12 @@ def sql_context(config: Config, engine: Engine | None = None) -> QueryContext:
 
 def served_cluster(config: Config) -> ServedCluster:
     """Return the configured cluster as an exporter and its pages serve it."""
-    return ServedCluster(warehouse_of(config), config.exporter, config.log_offsets.interval_seconds)
+    return ServedCluster(
+        warehouse_of(config),
+        config.exporter,
+        config.log_offsets.interval_seconds,
+        config.cluster_facts.log_sizes_interval_seconds,
+    )
 
 
 def snapshot_reader(config: Config, lag_since: datetime | None = None) -> SnapshotReader:

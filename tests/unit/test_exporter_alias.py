@@ -11,10 +11,12 @@ import pytest
 from grouptrail import contracts
 from grouptrail.config import ExporterConfig
 from grouptrail.exporter.alias import ALIASES, NOT_SERVED, Alias, alias_families
+from grouptrail.exporter.alias_sources import SOURCES, cluster_sources, group_sources
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.exporter.text import Family
-from support.exporter_tables import STRANGE, configured, figures, lag_row, lag_table, lay_everything
+from support.exporter_tables import STRANGE, configured, figures, lag_row, lag_table, lay_everything, log_offsets_row
 from support.from_config import snapshot_reader
+from support.small_tables import lay
 
 EVERY = [alias for aliases in ALIASES.values() for alias in aliases]
 
@@ -23,16 +25,22 @@ each_alias = pytest.mark.parametrize("alias", EVERY, ids=lambda alias: alias.nam
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> list[Family]:
-    config = configured(tmp_path_factory.mktemp("lake"))
+    config = configured(tmp_path_factory.mktemp("lake"), also_as=",".join(ALIASES))
     lay_everything(config)
+    lay(config, "log_offsets", *(log_offsets_row("orders", number) for number in range(3)))
     snapshot = snapshot_reader(config).read()
     own = [*group_families(snapshot), *pipeline_families(snapshot, dropped={})]
+    own += [*group_sources(snapshot), *cluster_sources(snapshot)]
     return list(alias_families(own, EVERY))
 
 
 @each_alias
 def test_alias_type_and_labels_match_its_source_metric(alias: Alias) -> None:
     """The source metric has the alias's type and labels."""
+    if alias.source in SOURCES:
+        assert set(alias.labels.values()) <= set(SOURCES[alias.source])
+        assert (alias.type, alias.codes) == ("gauge", None)
+        return
     source = contracts.metrics()[alias.source]
     assert set(alias.labels.values()) <= set(source.labels)
     assert alias.type == source.type
@@ -63,7 +71,9 @@ def test_alias_values_match_the_source_metrics(served: list[Family]) -> None:
     assert figures(served, "kafka_consumergroup_lag")[("billing", "orders", "2")] == 10
     assert figures(served, "kafka_consumergroup_current_offset_sum")[("billing", "orders")] == 285
     assert figures(served, "kminion_kafka_topic_low_water_mark_sum")[("orders",)] == 30
-    assert figures(served, "kminion_kafka_consumer_group_info") == {("billing", "range", "consumer", "Stable"): 1}
+    assert figures(served, "kminion_kafka_consumer_group_info") == {
+        ("billing", "range", "consumer", "Stable", "1"): 1
+    }
     assert figures(served, "kminion_exporter_offset_consumer_records_consumed_total") == {(): 10}
     poll = next(family for family in served if family.name == "kafka_consumergroup_poll_time_ms")
     assert poll.fixed == {"cluster_name": "default"}

@@ -129,7 +129,9 @@ def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporte
         assert (family.type, family.documentation) == (metric.type, metric.help)
         labels = {tuple(sorted(set(sample.labels) - {"le"})) for sample in family.samples}
         assert labels <= {tuple(sorted(metric.labels))}
-    ours = re.findall(r"^# TYPE ((?:kafka_consumer_group|kafka_topic_log|grouptrail)_\S+)", plain.decode(), re.M)
+    ours = re.findall(
+        r"^# TYPE ((?:kafka_consumer_group|kafka_topic_log|kafka_cluster|grouptrail)_\S+)", plain.decode(), re.M
+    )
     assert set(ours) == set(contracts.metrics())
 
 

@@ -392,4 +392,9 @@ def test_which_partitions_are_the_committed_ones_unless_all_topics_is_set() -> N
     committed |= {"warehouse": "/lake"}
     assert chosen() == committed | {"held_back": "__consumer_offsets"}
     assert chosen(source="admin") == committed
-    assert chosen(log_offsets={"all_topics": True}) == {}
+    everything = committed | {"all_topics": "true"}
+    assert chosen(log_offsets={"all_topics": True}) == everything
+    for exporters, expected in (("kminion", everything), ("burrow,kafka_exporter", everything)):
+        assert chosen(exporter={"also_as": exporters}) == expected
+        assert "all_topics" not in chosen(exporter={"also_as": exporters}, log_offsets={"all_topics": False})
+    assert chosen(exporter={"also_as": "burrow,kafka-lag-exporter"}) == chosen()

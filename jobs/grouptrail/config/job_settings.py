@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from grouptrail.config.model import (
+    EXPORTERS_OF_TOPICS,
     AdminConfig,
     ClusterFactsConfig,
     Config,
@@ -17,10 +18,14 @@ from grouptrail.config.model import (
 
 @dataclass(frozen=True)
 class LogOffsetsSettings:
-    """Of the log-offsets job; `reads_topic`: it may read the offsets topic."""
+    """Of the log-offsets job.
+
+    `reads_topic`: it may read the offsets topic. `all_topics`: it samples all partitions, not only those of groups.
+    """
 
     log_offsets: LogOffsetsConfig
     reads_topic: bool
+    all_topics: bool
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,9 @@ def polling(config: Config) -> AdminConfig:
 
 def log_offsets(config: Config) -> LogOffsetsSettings:
     """Return the settings of the log-offsets job."""
-    return LogOffsetsSettings(config.log_offsets, config.reads_topic)
+    chosen = config.log_offsets.all_topics
+    all_topics = bool(EXPORTERS_OF_TOPICS & set(config.exporter.also_as)) if chosen is None else chosen
+    return LogOffsetsSettings(config.log_offsets, config.reads_topic, all_topics)
 
 
 def cluster_facts(config: Config) -> ClusterFactsSettings:

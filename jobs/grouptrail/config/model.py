@@ -72,13 +72,18 @@ class DecodeConfig(Section):
     with a higher limit, the command can be repeated."""
 
 
+EXPORTERS_OF_TOPICS = {"kafka_exporter", "kminion"}
+"""The exporters of `exporter.also_as` whose metrics are about all topics, and about brokers."""
+
+
 class LogOffsetsConfig(Section):
     """Requests of the log-offsets job to the brokers."""
 
     interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
     """How often log end offsets are requested from the brokers."""
-    all_topics: bool = False
-    """Request offsets of all partitions visible to the principal, not only of those with committed offsets."""
+    all_topics: bool | None = None
+    """Request offsets of all partitions visible to the principal, not only of those with committed offsets; by
+    default only if `exporter.also_as` has `kafka_exporter` or `kminion`, whose metrics are about all topics."""
 
 
 class ClusterFactsConfig(Section):

@@ -1,4 +1,4 @@
-"""Other exporters' metrics, by their names and labels, from the families of our own.
+"""Other exporters' metrics, by their names and labels, from the families of our own, and from `alias_sources`.
 
 `ALIASES` is the whole mapping; docs/migrate.md shows it. What an exporter has and is not here is in `NOT_SERVED`.
 """
@@ -37,6 +37,7 @@ _PARTITION = {"topic": "topic", "partition": "partition"}
 _OURS = "kafka_consumer_group_"
 
 _NEVER_NEGATIVE = "never below 0, and no series where the lag is unknown (theirs: -1)"
+_HAD_MEMBERS = "no series for groups that only have commits and never had members"
 _CONSUMED_ONLY = "of the partitions that a group commits to"
 _NO_MEMBER = (
     "without member_host, consumer_id and client_id: a member id in a label would create new series at each restart"
@@ -44,12 +45,18 @@ _NO_MEMBER = (
 
 _KAFKA_EXPORTER_GROUP = {"consumergroup": "group"}
 _KAFKA_EXPORTER = (
-    Alias("kafka_consumergroup_current_offset", f"{_OURS}committed_offset", {**_KAFKA_EXPORTER_GROUP, **_PARTITION}),
+    Alias(
+        "kafka_consumergroup_current_offset",
+        f"{_OURS}committed_offset",
+        {**_KAFKA_EXPORTER_GROUP, **_PARTITION},
+        differs="no series for a partition without a commit (theirs: -1)",
+    ),
     Alias("kafka_consumergroup_lag", f"{_OURS}lag", {**_KAFKA_EXPORTER_GROUP, **_PARTITION}, differs=_NEVER_NEGATIVE),
     Alias(
         "kafka_consumergroup_current_offset_sum",
         f"{_OURS}committed_offset",
         {**_KAFKA_EXPORTER_GROUP, "topic": "topic"},
+        differs="of the partitions with a commit (theirs: lower by 1 for each one without)",
     ),
     Alias(
         "kafka_consumergroup_lag_sum",
@@ -61,15 +68,27 @@ _KAFKA_EXPORTER = (
         "kafka_consumergroup_members",
         f"{_OURS}members",
         _KAFKA_EXPORTER_GROUP,
-        differs="also for KIP-848, share and streams groups",
+        differs=f"also for KIP-848, share and streams groups; {_HAD_MEMBERS}",
     ),
-    Alias("kafka_topic_partition_current_offset", "kafka_topic_log_end_offset", _PARTITION, differs=_CONSUMED_ONLY),
-    Alias("kafka_topic_partition_oldest_offset", "kafka_topic_log_start_offset", _PARTITION, differs=_CONSUMED_ONLY),
+    Alias("kafka_brokers", "kafka_cluster_brokers", {}),
+    Alias("kafka_broker_info", "brokers.host", {"id": "broker", "address": "address"}),
+    Alias("kafka_topic_partitions", "topics.partition_count", {"topic": "topic"}),
+    Alias("kafka_topic_partition_current_offset", "log_offsets.log_end_offset", _PARTITION),
+    Alias("kafka_topic_partition_oldest_offset", "log_offsets.log_start_offset", _PARTITION),
+    Alias("kafka_topic_partition_leader", "topic_partitions.leader", _PARTITION),
+    Alias("kafka_topic_partition_leader_is_preferred", "topic_partitions.leader_is_preferred", _PARTITION),
+    Alias("kafka_topic_partition_replicas", "topic_partitions.replicas", _PARTITION),
+    Alias("kafka_topic_partition_in_sync_replica", "topic_partitions.isr", _PARTITION),
+    Alias("kafka_topic_partition_under_replicated_partition", "topic_partitions.under_replicated", _PARTITION),
 )
 
 _KMINION_GROUP = {"group_id": "group"}
 _KMINION_TOPIC = {"topic_name": "topic"}
 _KMINION_PARTITION = {**_KMINION_TOPIC, "partition_id": "partition"}
+_KMINION_BROKER = {"broker_id": "broker", "address": "host", "port": "port", "rack_id": "rack"}
+_SIZES = "read every five minutes (`cluster_facts.log_sizes_interval_seconds`), not at each scrape"
+_INTERNAL = "also of internal topics"
+_OWNED = "also during a rebalance of a classic group, as assigned before it"
 _KMINION = (
     Alias("kminion_exporter_up", "grouptrail_build_info", {"version": "version"}, differs="grouptrail's version"),
     Alias(
@@ -80,36 +99,98 @@ _KMINION = (
         differs="counts offsets, including those compacted away before they were read; survives a restart",
     ),
     Alias(
+        "kminion_kafka_cluster_info",
+        "cluster_info.cluster_id",
+        {
+            "cluster_version": "version",
+            "broker_count": "brokers",
+            "controller_id": "controller",
+            "cluster_id": "cluster_id",
+        },
+        differs="the active controller, also with KRaft (theirs: any broker); empty if it is not known. "
+        "`cluster_version` is the oldest release among the brokers (theirs: of one, as far as it knows releases)",
+    ),
+    Alias(
+        "kminion_kafka_broker_info",
+        "brokers.host",
+        {**_KMINION_BROKER, "is_controller": "controller"},
+        differs="`is_controller` as for `kminion_kafka_cluster_info`",
+    ),
+    Alias(
+        "kminion_kafka_broker_log_dir_size_total_bytes",
+        "brokers.log_sizes",
+        _KMINION_BROKER,
+        differs=_SIZES,
+    ),
+    Alias(
+        "kminion_kafka_topic_log_dir_size_total_bytes",
+        "topics.log_sizes",
+        _KMINION_TOPIC,
+        differs=f"{_SIZES}; no series for a topic of which a replica is missing in them (theirs: for no topic)",
+    ),
+    Alias(
+        "kminion_kafka_topic_info",
+        "topics.topic",
+        {
+            **_KMINION_TOPIC,
+            "partition_count": "partition_count",
+            "replication_factor": "replication_factor",
+            "cleanup_policy": "cleanup_policy",
+        },
+        differs="only the label of KMinion's default settings, `cleanup_policy`; `replication_factor` is the lowest "
+        "of the topic's partitions (theirs: the first one's)",
+    ),
+    Alias(
         "kminion_kafka_topic_partition_high_water_mark",
-        "kafka_topic_log_end_offset",
+        "log_offsets.log_end_offset",
         _KMINION_PARTITION,
-        differs=_CONSUMED_ONLY,
+        differs=_INTERNAL,
     ),
     Alias(
         "kminion_kafka_topic_partition_low_water_mark",
-        "kafka_topic_log_start_offset",
+        "log_offsets.log_start_offset",
         _KMINION_PARTITION,
-        differs=_CONSUMED_ONLY,
+        differs=_INTERNAL,
     ),
-    Alias(
-        "kminion_kafka_topic_high_water_mark_sum",
-        "kafka_topic_log_end_offset",
-        _KMINION_TOPIC,
-        differs=_CONSUMED_ONLY,
-    ),
-    Alias(
-        "kminion_kafka_topic_low_water_mark_sum",
-        "kafka_topic_log_start_offset",
-        _KMINION_TOPIC,
-        differs=_CONSUMED_ONLY,
-    ),
+    Alias("kminion_kafka_topic_high_water_mark_sum", "topics.log_end_offset", _KMINION_TOPIC, differs=_INTERNAL),
+    Alias("kminion_kafka_topic_low_water_mark_sum", "topics.log_start_offset", _KMINION_TOPIC, differs=_INTERNAL),
     Alias(
         "kminion_kafka_consumer_group_info",
-        f"{_OURS}info",
-        {**_KMINION_GROUP, "protocol": "protocol", "protocol_type": "protocol_type", "state": "state"},
-        differs="without coordinator_id; includes KIP-848 groups, whose state is derived from their records",
+        "coordinators.broker_id",
+        {
+            **_KMINION_GROUP,
+            "protocol": "protocol",
+            "protocol_type": "protocol_type",
+            "state": "state",
+            "coordinator_id": "coordinator",
+        },
+        differs="includes KIP-848 groups, whose state is derived from their records; `coordinator_id` is empty if it "
+        f"is not known; {_HAD_MEMBERS}",
     ),
-    Alias("kminion_kafka_consumer_group_members", f"{_OURS}members", _KMINION_GROUP),
+    Alias(
+        "kminion_kafka_consumer_group_empty_members",
+        "memberships.member_id",
+        _KMINION_GROUP,
+        differs="of groups that are Stable",
+    ),
+    Alias(
+        "kminion_kafka_consumer_group_topic_members",
+        "partition_ownership.member_id",
+        {**_KMINION_GROUP, **_KMINION_TOPIC},
+        differs=_OWNED,
+    ),
+    Alias(
+        "kminion_kafka_consumer_group_topic_assigned_partitions",
+        "partition_ownership.partition",
+        {**_KMINION_GROUP, **_KMINION_TOPIC},
+        differs=_OWNED,
+    ),
+    Alias(
+        "kminion_kafka_consumer_group_members",
+        f"{_OURS}members",
+        _KMINION_GROUP,
+        differs=f"also for KIP-848, share and streams groups; {_HAD_MEMBERS}",
+    ),
     Alias(
         "kminion_kafka_consumer_group_topic_offset_sum",
         f"{_OURS}committed_offset",
@@ -200,30 +281,17 @@ ALIASES: Mapping[str, tuple[Alias, ...]] = {
     "kafka-lag-exporter": _LAG_EXPORTER,
 }
 
-_OF_BROKERS = "about brokers, which grouptrail does not query for it: use kafka_exporter or Kafka's own JMX metrics"
-_OF_REPLICAS = "about a topic's replicas, which no record of a consumer group contains"
+_OWN_CLIENT = "about KMinion's own client"
 NOT_SERVED: Mapping[str, Mapping[str, str]] = {
     "kafka_exporter": {
-        "kafka_brokers": _OF_BROKERS,
-        "kafka_broker_info": _OF_BROKERS,
-        "kafka_topic_partitions": "only the partitions that a group commits to are known: their number would mislead",
-        "kafka_topic_partition_leader": _OF_REPLICAS,
-        "kafka_topic_partition_leader_is_preferred": _OF_REPLICAS,
-        "kafka_topic_partition_replicas": _OF_REPLICAS,
-        "kafka_topic_partition_in_sync_replica": _OF_REPLICAS,
-        "kafka_topic_partition_under_replicated_partition": _OF_REPLICAS,
         "kafka_consumergroupzookeeper_lag_zookeeper": "groups that store their offsets in ZooKeeper",
     },
     "kminion": {
-        "kminion_kafka_cluster_info": _OF_BROKERS,
-        "kminion_kafka_broker_info": _OF_BROKERS,
-        "kminion_kafka_broker_log_dir_size_total_bytes": _OF_BROKERS,
-        "kminion_kafka_topic_log_dir_size_total_bytes": _OF_BROKERS,
-        "kminion_kafka_topic_info": _OF_REPLICAS,
-        "kminion_kafka_consumer_group_empty_members": "`grouptrail show group` lists what each member owns",
-        "kminion_kafka_consumer_group_topic_members": "query `partition_ownership` with `grouptrail sql`",
-        "kminion_kafka_consumer_group_topic_assigned_partitions": "query `partition_ownership` with `grouptrail sql`",
-        "kminion_kafka_requests_sent_total": "about KMinion's own client, as are those of other requests and bytes",
+        "kminion_kafka_requests_sent_total": _OWN_CLIENT,
+        "kminion_kafka_requests_received_total": _OWN_CLIENT,
+        "kminion_kafka_sent_bytes": _OWN_CLIENT,
+        "kminion_kafka_received_bytes": _OWN_CLIENT,
+        "kminion_log_messages_total": "about KMinion's own log",
         "kminion_end_to_end_messages_produced_total": "grouptrail produces nothing, so it has no end_to_end metrics",
     },
     "burrow": {},

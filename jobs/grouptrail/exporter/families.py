@@ -54,7 +54,7 @@ def other_families(snapshot: Snapshot) -> list[Family]:
 
 
 def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list[Family]:
-    """Return the families of the pipeline and the exporter, without those that change between snapshots."""
+    """Return the families of the cluster, the pipeline and the exporter, without those that change in between."""
     progress = snapshot.progress
     reads = [(*OUTCOMES[name], pc.sum(progress[name]).as_py() or 0) for name in OUTCOMES]
     behind = pc.subtract(progress["last_stable_offset"], progress["end_offset"])
@@ -63,7 +63,14 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
         "value": pc.max_element_wise(behind, 0, skip_nulls=False),
     }
     partitions = {"partition": snapshot.stable["record_partition"]}
+    totals = snapshot.facts.totals
     rows = {
+        "kafka_cluster_brokers": _table(value=[totals.brokers]),
+        "kafka_cluster_topics": _table(value=[totals.topics]),
+        "kafka_cluster_partitions": _table(value=[totals.partitions]),
+        "kafka_cluster_under_replicated_partitions": _table(value=[totals.under_replicated]),
+        "kafka_cluster_leaderless_partitions": _table(value=[totals.without_leader]),
+        "kafka_cluster_under_min_isr_partitions": _table(value=[totals.under_min_isr]),
         "grouptrail_records_total": _columns(["type", "outcome", "value"], reads),
         "grouptrail_source_backlog_records": pa.table(backlog),
         "grouptrail_last_stable_offset_lag": pa.table({**partitions, "value": snapshot.stable["lag"]}),

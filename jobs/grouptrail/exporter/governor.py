@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from grouptrail.config.patterns import is_allowed
 from grouptrail.exporter.alias import Alias, alias_families
+from grouptrail.exporter.alias_sources import CLUSTER_SOURCES, GROUP_SOURCES, cluster_sources, group_sources
 from grouptrail.exporter.families import OTHER, STATUSES, group_families, other_families
-from grouptrail.exporter.labels import label_values, with_label_values
+from grouptrail.exporter.labels import label_values, rows_with_label_values, with_label_values
 from grouptrail.exporter.text import Family, row_bytes
 from grouptrail.snapshot.reader import Snapshot, most_rows
 from grouptrail.snapshot.summary import combine
@@ -89,14 +90,59 @@ def groups_to_read(
     return {group for group, value in zip(groups, values, strict=True) if value in kept}
 
 
+def governed_topics(
+    snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias], beside: Sequence[Family]
+) -> Governed:
+    """Return the aliases about the cluster and its topics that fit the budgets, the coarsest first.
+
+    `beside` are the families that are served anyway. All series of an alias are served, or none: a part of them would
+    look like a smaller cluster.
+    """
+    wanted = [alias for alias in aliases if alias.source in CLUSTER_SOURCES]
+    if not wanted:
+        return Governed([], {"pattern": 0, "budget": 0})
+    sources, pattern = [], 0
+    is_wanted = {alias.source for alias in wanted}
+    for family in cluster_sources(snapshot):
+        if family.name in is_wanted:
+            rows = family.rows
+            if "topic" in family.labels:
+                topics = pc.unique(rows["topic"])
+                allowed = [is_allowed(name, config.allow_topics, config.deny_topics) for name in topics.to_pylist()]
+                if not all(allowed):
+                    names = topics.filter(pa.array(allowed, pa.bool_()))
+                    rows = rows.filter(pc.is_in(rows["topic"], names))
+            pattern += len(family.rows) - len(rows)
+            sources.append(replace(family, rows=rows_with_label_values(rows, config.label_bytes)))
+    order = {source: place for place, source in enumerate(CLUSTER_SOURCES)}
+    wanted.sort(key=lambda alias: order[alias.source])
+    left = config.series_budget - _series(beside), config.page_bytes - _bytes(beside)
+    families, budget = [], 0
+    for family in _fine_enough([*alias_families(sources, wanted)], config):
+        cost = family.series, _bytes([family])
+        if all(one <= other for one, other in zip(cost, left, strict=True)):
+            families.append(family)
+            left = left[0] - cost[0], left[1] - cost[1]
+        else:
+            budget += family.series
+    return Governed(families, {"pattern": pattern, "budget": budget})
+
+
 def _families(snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias]) -> list[Family]:
-    return _at_granularity(group_families(snapshot), config, aliases)
+    is_needed = any(alias.source in GROUP_SOURCES for alias in aliases)
+    return _at_granularity(group_families(snapshot), config, aliases, [*group_sources(snapshot)] if is_needed else [])
 
 
-def _at_granularity(own: list[Family], config: ExporterConfig, aliases: Sequence[Alias]) -> list[Family]:
+def _at_granularity(
+    own: list[Family], config: ExporterConfig, aliases: Sequence[Alias], sources: Sequence[Family] = ()
+) -> list[Family]:
+    """Return own families and aliases, also those whose `sources` are not served themselves."""
+    return _fine_enough([*own, *alias_families([*own, *sources], aliases)], config)
+
+
+def _fine_enough(families: Iterable[Family], config: ExporterConfig) -> list[Family]:
     finer = _FINER[config.granularity]
-    everything = [*own, *alias_families(own, aliases)]
-    return [family for family in everything if not any(name in finer for name in family.labels.values())]
+    return [family for family in families if not any(name in finer for name in family.labels.values())]
 
 
 def _allowed(snapshot: Snapshot, config: ExporterConfig) -> Snapshot:

@@ -37,10 +37,12 @@ def label_values(names: Sequence[str], limit_bytes: int) -> list[str]:
 
 def with_label_values(snapshot: Snapshot, limit_bytes: int) -> Snapshot:
     """Return the snapshot with all its names as label values."""
-    return replace(snapshot, **{rows: _with_values(getattr(snapshot, rows), limit_bytes) for rows in BY_GROUP})
+    named = {name: rows_with_label_values(getattr(snapshot, name), limit_bytes) for name in BY_GROUP}
+    return replace(snapshot, **named)
 
 
-def _with_values(rows: pa.Table, limit_bytes: int) -> pa.Table:
+def rows_with_label_values(rows: pa.Table, limit_bytes: int) -> pa.Table:
+    """Return rows with all texts as label values; the same columns where these are the texts themselves."""
     for number, column in enumerate(rows.columns):
         if pa.types.is_string(column.type):
             names = pc.drop_null(pc.unique(column))

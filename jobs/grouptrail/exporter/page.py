@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from grouptrail.exporter import governor
 from grouptrail.exporter.alias import ALIASES, Alias, alias_families
 from grouptrail.exporter.families import momentary_families, pipeline_families
-from grouptrail.exporter.governor import Governed, governed
+from grouptrail.exporter.governor import Governed, governed, governed_topics
 from grouptrail.exporter.text import EOF, Family, written
 from grouptrail.http.encoding import gzip_packer
 from grouptrail.snapshot.reader import Snapshot
@@ -36,9 +36,16 @@ class ClusterPage:
         """`errors()` returns how many snapshots have failed, `jobs()` the jobs; `before` is the previous page."""
         aliases = _aliases(config)
         self._governed: Governed = governed(snapshot, config, aliases, before.kept if before else ())
-        pipeline = pipeline_families(snapshot, dropped=self._governed.dropped)
+        topics = governed_topics(snapshot, config, aliases, self._governed.families)
+        dropped = {why: count + topics.dropped[why] for why, count in self._governed.dropped.items()}
+        pipeline = pipeline_families(snapshot, dropped=dropped)
         self.snapshot = snapshot
-        self.families: Sequence[Family] = [*self._governed.families, *pipeline, *alias_families(pipeline, aliases)]
+        self.families: Sequence[Family] = [
+            *self._governed.families,
+            *topics.families,
+            *pipeline,
+            *alias_families(pipeline, aliases),
+        ]
         self._errors = errors
         self._jobs = jobs
 

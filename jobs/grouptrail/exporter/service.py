@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _OWN_JOB = "exporter"
+_FIRST_SAMPLE_SECONDS = 90
 
 
 class Exporter:
@@ -224,6 +225,8 @@ class _Cluster:
         self._exporter = cluster.exporter
         self._log = log
         self._shown_outage: str | None = None
+        self._problem_since: float | None = None
+        self._explained: str | None = None
         self._reader = SnapshotReader(cluster, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
 
@@ -242,6 +245,7 @@ class _Cluster:
             )
             self._show(snapshot)
             self._shown_outage = outage
+            self._explain(snapshot.facts.problem)
         except GrouptrailError as error:
             fault = str(error)
         except OverflowError as error:
@@ -251,10 +255,20 @@ class _Cluster:
             fault = f"{type(error).__name__}: {first_cause(error)}; report it"
         self._errors += fault is not None
         if self.page is not None and time.time() - self.page.snapshot.made_at > STALE_SECONDS:
-            self._show(self.page.snapshot.of([]))
+            self._show(self.page.snapshot.forgotten())
         if fault not in (None, self.problem):
             self._say(f"metrics: {fault}")
         self.problem = fault or snapshot.not_ready
+
+    def _explain(self, problem: str | None) -> None:
+        """Say why aliases about the cluster have no series, if that lasts: the first sample takes its time."""
+        if not self._exporter.also_as or problem is None:
+            self._problem_since = None
+        elif self._problem_since is None:
+            self._problem_since = time.monotonic()
+        elif time.monotonic() - self._problem_since >= _FIRST_SAMPLE_SECONDS and problem != self._explained:
+            self._explained = problem
+            self._say(f"metrics: {problem}")
 
     def _say(self, line: str) -> None:
         # The output may be closed; metrics must be served anyway.

@@ -91,12 +91,12 @@ def options(context: JobContext[LogOffsetsSettings]) -> dict[str, str]:
 
 def which_partitions(warehouse: Warehouse, settings: LogOffsetsSettings) -> dict[str, str]:
     """Return the data source's options for the partitions to sample."""
-    if settings.log_offsets.all_topics:
-        return {}
     storage = {f"storage.{name}": value for name, value in warehouse.options.items()}
-    held_back = {"held_back": OFFSETS_TOPIC} if settings.reads_topic else {}
+    more = {"held_back": OFFSETS_TOPIC} if settings.reads_topic else {}
+    if settings.all_topics:
+        more = {"all_topics": "true"}
     tables = {"committed": warehouse.table(COMMITS).path, "newest": warehouse.table("committed_offsets").path}
-    return {**tables, "warehouse": warehouse.location, "cluster": warehouse.cluster, **held_back, **storage}
+    return {**tables, "warehouse": warehouse.location, "cluster": warehouse.cluster, **more, **storage}
 
 
 class Sampling:

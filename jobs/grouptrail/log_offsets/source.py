@@ -9,7 +9,7 @@ Options: `kafka.…`, any setting of Kafka's Java client as in Spark's Kafka sou
   `offset_commits` at that path; a stream follows the table; `storage.…` are delta-rs's options for it, and `newest`
   is the path of `committed_offsets`, so that old commits need not be read; with `warehouse`, the folder of the
   tables, also those that members own by the history;
-- none of these: all partitions that the principal may describe.
+- none of these: all partitions that the principal may describe; with `all_topics` (`true`) beside `committed` both.
 
 With `held_back`, the name of a topic, also the partitions of that topic whose last stable offset is below their end;
 its other partitions have no row. No additional requests are needed for them.
@@ -58,7 +58,8 @@ TABLE = "log_offsets"
 _HELD_BACK = "held_back"
 _MOST_LEADERS_AT_ONCE = 32
 _LOOK_EVERY_SECONDS = 0.5
-_OPTIONS = ("assign", "committed", "newest", "warehouse", "cluster", _HELD_BACK)
+_ALL_TOPICS = "all_topics"
+_OPTIONS = ("assign", "committed", "newest", "warehouse", "cluster", _HELD_BACK, _ALL_TOPICS)
 
 
 class OptionError(GrouptrailError):
@@ -114,7 +115,11 @@ class Request:
             )
         if "bootstrap.servers" not in settings:
             raise OptionError(f"{FORMAT}: the option kafka.bootstrap.servers is missing: add it")
-        if which.keys() - {_HELD_BACK, "newest", "warehouse"} not in (set(), {"assign"}, {"committed", "cluster"}):
+        if which.keys() - {_HELD_BACK, _ALL_TOPICS, "newest", "warehouse"} not in (
+            set(),
+            {"assign"},
+            {"committed", "cluster"},
+        ):
             raise OptionError(f"{FORMAT}: give assign, or committed and cluster, or none of them")
         assigned(which.get("assign", "{}"))
         return cls(settings, storage, which)
@@ -176,11 +181,14 @@ class Planner:
             else None
         )
         self._held_back = request.which.get(_HELD_BACK)
+        self._samples_all = request.which.get(_ALL_TOPICS) == "true"
         self._known: list[PartitionMetadata] = []
 
     def plan(self) -> list[LeaderTask]:
         """Return the tasks, at least one: Spark replaces an empty list by a dummy task."""
         wanted = self._wanted()
+        if self._samples_all and wanted is not None:
+            return by_leader(self._all_places(wanted))
         if wanted is None or self._held_back is None or self._held_back in wanted:
             return by_leader(self._places(wanted))
         tasks = by_leader(self._places({**wanted, self._held_back: None}))
@@ -188,7 +196,7 @@ class Planner:
 
     def has_partitions(self) -> bool:
         """Return whether there are partitions to sample, as far as that is known without a broker."""
-        return self._committed is None or bool(self._committed.partitions())
+        return self._samples_all or self._committed is None or bool(self._committed.partitions())
 
     def close(self) -> None:
         """Close the connection."""
@@ -200,25 +208,44 @@ class Planner:
         committed = self._committed.partitions()
         return committed if self._owned is None else merged(committed, self._owned.partitions())
 
+    def _all_places(self, wanted: Selection) -> list[PartitionMetadata]:
+        """Return all partitions, and why the wanted ones among the others have no leader."""
+        every = self._places(None)
+        there = {(place.topic, place.partition) for place in every}
+        missing = {
+            topic: left
+            for topic, partitions in wanted.items()
+            if (left := [one for one in partitions or () if (topic, one) not in there])
+        }
+        return [*every, *self._places_of(missing)] if missing else every
+
     def _places(self, wanted: Selection | None) -> list[PartitionMetadata]:
         """Return the partitions with their leaders; if no broker answers, the last known ones with the reason."""
+        if wanted is not None:
+            return self._places_of(wanted)
         try:
-            self._known = self._cluster.partition_metadata(wanted)
+            self._known = self._cluster.partition_metadata(None)
         except ClusterError as error:
-            reason = (
-                "the brokers refuse this principal" if isinstance(error, KafkaDeniedError) else "no broker answered"
-            )
-            if wanted is None:
-                return [
-                    PartitionMetadata(known.topic, known.partition, known.topic_id, error=reason)
-                    for known in self._known
-                ]
             return [
-                PartitionMetadata(topic, partition, error=reason)
+                PartitionMetadata(known.topic, known.partition, known.topic_id, error=_unanswered(error))
+                for known in self._known
+            ]
+        return self._known
+
+    def _places_of(self, wanted: Selection) -> list[PartitionMetadata]:
+        """Return the wanted partitions with their leaders, or with the reason why they are not known."""
+        try:
+            return self._cluster.partition_metadata(wanted)
+        except ClusterError as error:
+            return [
+                PartitionMetadata(topic, partition, error=_unanswered(error))
                 for topic in wanted
                 for partition in wanted[topic] or ()
             ]
-        return self._known
+
+
+def _unanswered(error: ClusterError) -> str:
+    return "the brokers refuse this principal" if isinstance(error, KafkaDeniedError) else "no broker answered"
 
 
 def by_leader(places: Iterable[PartitionMetadata]) -> list[LeaderTask]:

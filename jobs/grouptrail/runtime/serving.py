@@ -23,7 +23,12 @@ def exporter_with_pages(configs: Sequence[Config], log: Log = print_now, *, awai
     from grouptrail.snapshot.reader import ServedCluster
 
     clusters = [
-        ServedCluster(warehouse_of(config), config.exporter, config.log_offsets.interval_seconds)
+        ServedCluster(
+            warehouse_of(config),
+            config.exporter,
+            config.log_offsets.interval_seconds,
+            config.cluster_facts.log_sizes_interval_seconds,
+        )
         for config in configs
     ]
     web = configs[0].web

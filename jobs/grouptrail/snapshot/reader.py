@@ -21,10 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from grouptrail import contracts
+from grouptrail.config.model import EXPORTERS_OF_TOPICS
 from grouptrail.config.patterns import is_allowed
+from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.log import GONE
 from grouptrail.query.clusters import UnknownClusterError, stored_cluster
 from grouptrail.query.freshness import stale_seconds
+from grouptrail.snapshot.cluster_facts import ClusterFacts, ClusterFactsReader
 from grouptrail.snapshot.errors import SnapshotError
 from grouptrail.snapshot.large_sample import LargeSample
 from grouptrail.snapshot.summary import EXTENT, SUMMARY, extent, summarize
@@ -72,12 +75,20 @@ _READ = {
     "offset_commits": ("cluster", "record_partition", "record_offset", "group_id", "is_tombstone"),
     "ingest_progress": ("cluster", "record_partition", "start_offset", "landed_at", *OUTCOMES, *_OFFSETS),
     "history_positions": ("cluster", "record_partition", "processed_to"),
-    "log_offsets": ("cluster", "topic", "partition", "sampled_at", "last_stable_offset", "log_end_offset", "error"),
+    "log_offsets": (
+        *("cluster", "topic", "partition", "sampled_at"),
+        *("log_start_offset", "last_stable_offset", "log_end_offset", "error"),
+    ),
     "check_results": ("cluster", "table_name", "success", "checked_at"),
+}  # fmt: skip
+_READ_FOR_MEMBERS = {
+    "partition_ownership": (
+        "cluster", "group_id", "topic", "partition", "member_id", "owned_until", "is_open",
+    ),
 }  # fmt: skip
 
 _COUNTED_BY_GROUP = ("rebalances", "intervals", "commits")
-BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP)
+BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP, "ownership", "unassigned")
 """The tables of a snapshot that have the column group_id."""
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
 
@@ -88,6 +99,9 @@ _IS_ANSWER = f"error IS NULL OR error IN ({', '.join(map(datafusion_literal, GON
 _LEAST_SAMPLE_SECONDS = 10
 _MOST_SAMPLE_SECONDS = 15
 STALE_SECONDS = 300
+
+# The exporters of whose metrics some are about the members of groups.
+_EXPORTERS_OF_MEMBERS = {"kminion"}
 
 # So many rows are held even if far fewer series may be served: the pages show them all.
 _FEW_ROWS = 250_000
@@ -118,6 +132,9 @@ class Silence:
 class StoredRows:
     """Rows of a snapshot from all tables but `consumer_lag`.
 
+    `facts`: the cluster, in full for aliases that have it. Only for aliases there are rows of `logs`, the newest
+    sample of each partition: topic, partition, log_start_offset, log_end_offset; `ownership`: group_id, topic, and
+    how many partitions of it how many members own; `unassigned`: group_id, and how many members own nothing, if any.
     `history_waits_since` is as in `Snapshot.newest`; `silence` is None if the newest sample of the logs was answered.
     """
 
@@ -132,6 +149,10 @@ class StoredRows:
     damage: Mapping[str, Sequence[str]]
     history_waits_since: float | None
     silence: Silence | None
+    facts: ClusterFacts
+    logs: pa.Table
+    ownership: pa.Table
+    unassigned: pa.Table
 
     @property
     def awaits_broker(self) -> bool:
@@ -172,6 +193,10 @@ class Snapshot(StoredRows):
         names = pa.array(sorted(groups), pa.string())
         return replace(self, **{rows: _of(names, getattr(self, rows)) for rows in BY_GROUP})
 
+    def forgotten(self) -> Snapshot:
+        """Return the snapshot without what is no longer so: of the pipeline only."""
+        return replace(self.of(()), facts=ClusterFacts(), logs=_NO_LOGS)
+
     def lag_by_group(self) -> pa.Table:
         """Return the summary of all groups."""
         return pa.concat_tables([summarize(self.lag), self.summary])
@@ -194,12 +219,14 @@ def most_rows(config: ExporterConfig) -> int:
 class ServedCluster:
     """A cluster to serve: its tables, and the settings of its metrics.
 
-    `sample_seconds` is the time between samples of the logs (`log_offsets.interval_seconds`).
+    `sample_seconds` is the time between samples of the logs (`log_offsets.interval_seconds`), `sizes_seconds` that
+    between samples of their sizes (`cluster_facts.log_sizes_interval_seconds`).
     """
 
     warehouse: Warehouse
     exporter: ExporterConfig
     sample_seconds: float
+    sizes_seconds: float = 300
 
     @property
     def name(self) -> str:
@@ -225,7 +252,15 @@ class SnapshotReader:
         self._cluster = cluster
         self._warehouse = warehouse
         self._lag_since = lag_since
-        self._tables = OpenTables([table.location for table in warehouse.tables(_READ)], _READ)
+        asked_for = set(cluster.exporter.also_as)
+        self._has_topics = bool(asked_for & EXPORTERS_OF_TOPICS)
+        self._has_members = bool(asked_for & _EXPORTERS_OF_MEMBERS)
+        read = _READ | (_READ_FOR_MEMBERS if self._has_members else {})
+        self._tables = OpenTables([table.location for table in warehouse.tables(read)], read)
+        self._facts = ClusterFactsReader(
+            warehouse, has_details=self._has_topics, sizes_interval_seconds=cluster.sizes_seconds
+        )
+        self._owned: tuple[tuple[str, int], pa.Table, pa.Table] | None = None
         self._newest_lag = NewestSample(cluster.name, self._tables, "consumer_lag")
         self._newest_answer = NewestSample(cluster.name, self._tables, "log_offsets", _IS_ANSWER)
         self._commits = Totals(
@@ -326,6 +361,8 @@ class SnapshotReader:
         groups, deleted = self._groups()
         progress = self._progress.now(self._tables.get("ingest_progress"))
         silence = self._silence(outage)
+        facts = self._facts.now()
+        ownership, unassigned = self._members(groups)
         return StoredRows(
             groups=groups,
             deleted=deleted,
@@ -338,7 +375,58 @@ class SnapshotReader:
             damage=self._damage(),
             history_waits_since=self._history_waits_since(),
             silence=silence,
+            facts=facts,
+            logs=self._logs(facts),
+            ownership=ownership,
+            unassigned=unassigned,
         )
+
+    def _logs(self, facts: ClusterFacts) -> pa.Table:
+        """Return the bounds of the logs in their newest sample, if it is recent."""
+        newest = self._tables.newest("log_offsets", "sampled_at") if self._has_topics else None
+        if newest is None or newest < _stale(self._cluster):
+            return _NO_LOGS
+        since = newest - self._cluster.sample_span
+        rows = self._tables.rows(
+            "SELECT topic, partition, sampled_at, log_start_offset, log_end_offset FROM log_offsets "
+            f"WHERE {self._ours()} AND error IS NULL AND sampled_at >= {datafusion_literal(since)}"
+        )
+        rows = positions.newest(rows, ["topic", "partition"], order="sampled_at").drop_columns("sampled_at")
+        is_offsets = pc.equal(rows["topic"], OFFSETS_TOPIC)
+        # Unless all topics are sampled, its partitions come and go with transactions.
+        if pc.sum(is_offsets).as_py() not in (None, 0, facts.offsets_partitions):
+            rows = rows.filter(pc.invert(is_offsets))
+        return rows.cast(_NO_LOGS.schema)
+
+    def _members(self, groups: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Return who owns how much of a topic, and how many members of groups that are Stable own nothing."""
+        table = self._tables.get("partition_ownership") if self._has_members else None
+        if table is None:
+            return _NO_OWNERSHIP, _NO_UNASSIGNED
+        version = table_id(table), table.version()
+        if self._owned is None or self._owned[0] != version:
+            owned = (
+                f"FROM partition_ownership WHERE {self._ours()} AND is_open AND owned_until IS NULL "
+                "AND partition >= 0"
+            )
+            of_topics = self._tables.rows(
+                "SELECT group_id, topic, COUNT(*) AS partitions, COUNT(DISTINCT member_id) AS members "
+                f"{owned} GROUP BY group_id, topic"
+            )
+            owners = self._tables.rows(
+                f"SELECT group_id, COUNT(DISTINCT member_id) AS owners {owned} GROUP BY group_id"
+            )
+            self._owned = version, of_topics, owners
+        _, of_topics, owners = self._owned
+        # Connect's and Streams' tasks are no partitions.
+        consumers = groups.filter(pc.equal(groups["protocol_type"], "consumer"))
+        ownership = _of(consumers["group_id"].combine_chunks(), of_topics).cast(_NO_OWNERSHIP.schema)
+        stable = consumers.filter(pc.equal(consumers["state"], "Stable"))
+        place = pc.index_in(stable["group_id"], owners["group_id"].combine_chunks())
+        idle = pc.subtract(stable["member_count"], pc.fill_null(owners["owners"].take(place), 0))
+        unassigned = pa.table({"group_id": stable["group_id"], "members": idle})
+        unassigned = unassigned.filter(pc.fill_null(pc.greater(idle, 0), False))
+        return ownership, unassigned.cast(_NO_UNASSIGNED.schema)
 
     def _lag(self, published: pa.Table | None) -> pa.Table | LargeSample:
         return self._stored_lag() if published is None else self._published_lag(published)
@@ -644,6 +732,9 @@ def _empty(**types: pa.DataType) -> pa.Table:
 _NO_REBALANCES = _empty(
     group_id=pa.string(), cause=pa.string(), count=pa.int64(), moved=pa.int64(), **dict.fromkeys(_APART, pa.int64())
 )
+_NO_LOGS = _empty(topic=pa.string(), partition=pa.int32(), log_start_offset=pa.int64(), log_end_offset=pa.int64())
+_NO_OWNERSHIP = _empty(group_id=pa.string(), topic=pa.string(), partitions=pa.int64(), members=pa.int64())
+_NO_UNASSIGNED = _empty(group_id=pa.string(), members=pa.int64())
 NO_DELETED = _empty(group_id=pa.string(), deleted_at=pa.timestamp("us", "UTC"))
 _WAITS = pa.schema([("processed_before", pa.timestamp("us", "UTC"))])
 _NO_LAG = columns_of("consumer_lag", LAG_COLUMNS).empty_table()
