@@ -66,7 +66,7 @@ format: $(READY) ## Format the code with ruff.
 
 ##@ More
 
-bench: $(READY) ## Run all benchmarks, or some: ONLY=decode,cluster,start,history,lag,sample,timestamps,shards,cluster-facts,views,check,keep,exporter,timeline,pages,peers,release.
+bench: $(READY) ## Run all benchmarks, or some: ONLY=decode,cluster,start,history,lag,sample,timestamps,shards,cluster-facts,views,check,keep,exporter,exporter-topics,timeline,pages,peers,release.
 	PYTHONPATH=deploy $(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
 soak: $(READY) ## Run all jobs with active groups and random faults: SECONDS=1200, SEED=8. Fails if a record is lost.

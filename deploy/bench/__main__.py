@@ -17,6 +17,7 @@ from bench.cluster import measure_executors
 from bench.cluster_facts import measure as measure_cluster_facts
 from bench.decode import measure_decode
 from bench.exporter import measure as measure_exporter
+from bench.exporter_topics import measure as measure_exporter_topics
 from bench.history import measure as measure_history
 from bench.lag import measure as measure_lag
 from bench.pages import measure as measure_pages
@@ -72,6 +73,7 @@ def main() -> None:
         "check": lambda folder, options: _on_tables(folder, measure_check, rows=options.rows),
         "keep": lambda folder, options: _on_tables(folder, measure_keep, partitions=options.lag_partitions),
         "exporter": lambda _folder, _: measure_exporter(),
+        "exporter-topics": lambda folder, options: measure_exporter_topics(folder, topics=options.topics),
         "timeline": lambda folder, _: measure_timeline(folder),
         "pages": lambda folder, _: measure_pages(folder),
         "peers": lambda folder, options: measure_peers(folder, binary=os.environ.get("KMINION"), **_beside(options)),

@@ -26,7 +26,8 @@ from grouptrail.kafka.log_dirs import log_sizes_of
 from grouptrail.memory import KEPT_WITHIN_BATCHES, keep_memory_within_batches, release_memory
 from grouptrail.storage.warehouse import Warehouse
 
-_PARTITIONS = 10
+PARTITIONS = 10
+"""Of each topic."""
 _BROKERS = 12
 _REPLICAS = 3
 _VERSION = 12
@@ -41,15 +42,28 @@ _SAMPLES = {"first": 0, "unchanged": 0, "1 % changed": 100, "a broker lost": 4, 
 def measure(folder: Path, *, topics: int) -> dict[str, Any]:
     """Return the processor time of each step of some samples, and the most memory beyond that before the sample."""
     spawning = multiprocessing.get_context("spawn")
-    for changed in set(_SAMPLES.values()):
-        _run(spawning.Process(target=_write_response, args=(folder / str(changed), topics, changed)))
-    _run(spawning.Process(target=_write_settings, args=(folder, topics)))
-    _run(spawning.Process(target=_write_log_dirs, args=(folder, topics)))
+    write_responses(folder, topics)
     figures = folder / "figures.json"
     os.environ.update(KEPT_WITHIN_BATCHES)
     _run(spawning.Process(target=_measure, args=(folder, figures)))
     measured: dict[str, Any] = json.loads(figures.read_text())
-    return {"partitions": topics * _PARTITIONS, **measured}
+    return {"partitions": topics * PARTITIONS, **measured}
+
+
+def write_responses(folder: Path, topics: int) -> None:
+    """Write all responses of a cluster with this number of topics, each in a process of its own."""
+    spawning = multiprocessing.get_context("spawn")
+    for changed in set(_SAMPLES.values()):
+        _run(spawning.Process(target=_write_response, args=(folder / str(changed), topics, changed)))
+    _run(spawning.Process(target=_write_settings, args=(folder, topics)))
+    _run(spawning.Process(target=_write_log_dirs, args=(folder, topics)))
+
+
+def responses(folder: Path) -> _FromFiles:
+    """Return the cluster of `write_responses`, in which nothing is amiss."""
+    cluster = _FromFiles(folder)
+    cluster.file = folder / "0"
+    return cluster
 
 
 def _run(process: Any) -> None:
@@ -148,7 +162,7 @@ def _write_response(file: Path, topics: int, changed: int) -> None:
     ]
 
     def partition(topic: int, number: int) -> Any:
-        at = topic * _PARTITIONS + number
+        at = topic * PARTITIONS + number
         replicas = [(at + step) % _BROKERS for step in range(_REPLICAS)]
         is_changed = bool(changed) and at % changed == 0
         return kind.MetadataResponsePartition(
@@ -164,10 +178,10 @@ def _write_response(file: Path, topics: int, changed: int) -> None:
     described = [
         kind(
             error_code=0,
-            name=_name(topic),
+            name=name_of(topic),
             topic_id=UUID(int=topic + 1),
             is_internal=False,
-            partitions=[partition(topic, number) for number in range(_PARTITIONS)],
+            partitions=[partition(topic, number) for number in range(PARTITIONS)],
         )
         for topic in range(topics)
     ]
@@ -183,7 +197,7 @@ def _write_settings(folder: Path, topics: int) -> None:
     ]
     for first in range(0, topics, TOPICS_A_REQUEST):
         described = [
-            kind(error_code=0, resource_type=2, resource_name=_name(topic), configs=settings)
+            kind(error_code=0, resource_type=2, resource_name=name_of(topic), configs=settings)
             for topic in range(first, min(first + TOPICS_A_REQUEST, topics))
         ]
         response = DescribeConfigsResponse(results=described)
@@ -197,7 +211,7 @@ def _write_log_dirs(folder: Path, topics: int) -> None:
     for broker in range(_BROKERS):
         described = []
         for topic in range(topics):
-            first = topic * _PARTITIONS
+            first = topic * PARTITIONS
             replicas = [
                 of_topic.DescribeLogDirsPartition(
                     partition_index=number,
@@ -205,14 +219,15 @@ def _write_log_dirs(folder: Path, topics: int) -> None:
                     offset_lag=0,
                     is_future_key=False,
                 )
-                for number in range(_PARTITIONS)
+                for number in range(PARTITIONS)
                 if (broker - first - number) % _BROKERS < _REPLICAS
             ]
-            described.append(of_topic(name=_name(topic), partitions=replicas))
+            described.append(of_topic(name=name_of(topic), partitions=replicas))
         one = kind(error_code=0, log_dir="/var/lib/kafka/data", topics=described)
         response = DescribeLogDirsResponse(error_code=0, results=[one])
         (folder / f"{_LOG_DIRS}-{broker}").write_bytes(response.encode(version=_LOG_DIRS_VERSION))
 
 
-def _name(topic: int) -> str:
+def name_of(topic: int) -> str:
+    """Return the name of a topic by its number."""
     return f"team-{topic % 100}.some-service.events-{topic}"

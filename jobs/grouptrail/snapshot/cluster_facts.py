@@ -42,6 +42,14 @@ _PARTITIONS = (
     "CAST(coalesce(cardinality(replicas), 0) AS INT) AS replicas, CAST(coalesce(cardinality(isr), 0) AS INT) AS isr, "
     "CAST(coalesce(cardinality(offline), 0) AS INT) AS offline FROM topic_partitions WHERE {ours}"
 )
+_TOTALS = (
+    "SELECT COUNT(*) AS partitions, COUNT(*) FILTER (WHERE led.isr < led.replicas) AS under_replicated, "
+    "COUNT(*) FILTER (WHERE led.leader IS NULL) AS without_leader, "
+    "COUNT(*) FILTER (WHERE led.isr < settings.least) AS under_min_isr, "
+    f"COUNT(*) FILTER (WHERE settings.least IS NULL) AS unknown FROM ({_PARTITIONS}) AS led "
+    "LEFT JOIN (SELECT topic, min_insync_replicas AS least FROM topic_configs WHERE {ours}) AS settings "
+    "ON settings.topic = led.topic"
+)
 # Sums of replicas that have not all answered would be too low.
 _SIZES_OF_TOPICS = (
     "SELECT sizes.topic, sizes.bytes FROM "
@@ -143,16 +151,12 @@ class ClusterFactsReader:
         needed = ("brokers", "topics", "topic_partitions", "topic_configs", "coordinators", "cluster_info")
         if any(self._tables.get(name) is None for name in needed):
             return ClusterFacts(problem=NO_SAMPLE)
-        partitions = self._rows(_PARTITIONS)
         brokers, topics = self._open("brokers"), self._open("topics")
-        totals = Totals(
-            brokers=len(brokers),
-            topics=len(topics),
-            partitions=len(partitions),
-            under_replicated=_count(pc.less(partitions["isr"], partitions["replicas"])),
-            without_leader=_count(pc.is_null(partitions["leader"])),
-            under_min_isr=self._under_min_isr(partitions),
-        )
+        [counted] = self._rows(_TOTALS).to_pylist()
+        # Nobody knows whether the settings that are not known are met.
+        if counted.pop("unknown"):
+            counted["under_min_isr"] = None
+        totals = Totals(brokers=len(brokers), topics=len(topics), **counted)
         if not self._has_details:
             return ClusterFacts(totals)
         policies = self._rows("SELECT topic, cleanup_policy FROM topic_configs WHERE {ours}")
@@ -162,7 +166,7 @@ class ClusterFactsReader:
         led = self._open("coordinators")
         return ClusterFacts(
             totals,
-            partitions=partitions,
+            partitions=self._rows(_PARTITIONS),
             topics=topics.append_column("cleanup_policy", policies["cleanup_policy"].take(place)),
             brokers=brokers,
             **self._sizes(),
@@ -171,13 +175,6 @@ class ClusterFactsReader:
             coordinators=dict(zip(led["record_partition"].to_pylist(), led["broker_id"].to_pylist(), strict=True)),
             offsets_partitions=of_topics.get(OFFSETS_TOPIC),
         )
-
-    def _under_min_isr(self, partitions: pa.Table) -> int | None:
-        """Return how many partitions have fewer replicas in sync than their topic's least; None if one is unknown."""
-        least = self._rows("SELECT topic, min_insync_replicas AS least FROM topic_configs WHERE {ours}")
-        place = pc.index_in(partitions["topic"], least["topic"].combine_chunks())
-        of_partition = least["least"].take(place)
-        return None if of_partition.null_count else _count(pc.less(partitions["isr"], of_partition))
 
     def _sizes(self) -> dict[str, pa.Table]:
         self._sized_at = None
@@ -205,7 +202,3 @@ def _too_old(last: LastSample) -> str:
         f"{_NOT_KNOWN}: the last sample of the job cluster is of "
         f"{last.at:%Y-%m-%d %H:%M:%S} UTC: check that it runs and that brokers answer"
     )
-
-
-def _count(mask: pa.ChunkedArray) -> int:
-    return pc.sum(mask).as_py() or 0
