@@ -30,10 +30,12 @@ from pydantic import SecretStr
 
 from grouptrail import contracts
 from grouptrail.config import Config
+from grouptrail.exporter import service
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import Page
 from grouptrail.exporter.service import Exporter
 from grouptrail.http import connections
+from grouptrail.snapshot.cluster_facts import NO_SAMPLE
 from grouptrail.snapshot.reader import STALE_SECONDS
 from support.certificates import self_signed
 from support.deadlines import until
@@ -404,11 +406,27 @@ def test_show_outage_is_served_before_the_next_refresh_and_ends_with_it(tmp_path
         assert scrape(running)["kafka_consumer_group_sum_lag"]
 
 
+@pytest.mark.parametrize(("names", "expected"), [("burrow", []), ("kminion", [f"metrics: {NO_SAMPLE}"])])
+def test_exporter_says_once_why_aliases_have_no_series_if_that_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: str, expected: list[str]
+) -> None:
+    """The first sample of the cluster takes its time."""
+    logged: list[str] = []
+    cluster = exporter_of([configured(tmp_path, also_as=names)], logged.append)._clusters["default"]
+    for _ in range(2):
+        cluster.refresh(reads_tables=True)
+    assert logged == []
+    monkeypatch.setattr(service, "_FIRST_SAMPLE_SECONDS", 0)
+    for _ in range(2):
+        cluster.refresh(reads_tables=True)
+    assert logged == expected
+
+
 def test_exporter_stale_snapshot_serves_no_group_metrics(fast_refresh: Config) -> None:
     """If the tables cannot be read for long, the snapshot's age is exported and its group metrics are not."""
     lay_everything(fast_refresh)
     with exporter_of([fast_refresh], lambda _: None) as running:
-        until(lambda: "kafka_consumer_group_lag" in scrape(running))
+        until(lambda: {"kafka_consumer_group_lag", "kafka_cluster_brokers"} <= scrape(running).keys())
         running.publish("default", lag_table(lag_row()).drop_columns("lag"))
         until(lambda: running.state("default").problem)
         assert "kafka_consumer_group_lag" in scrape(running)
@@ -417,7 +435,7 @@ def test_exporter_stale_snapshot_serves_no_group_metrics(fast_refresh: Config) -
         page.snapshot = replace(page.snapshot, made_at=page.snapshot.made_at - STALE_SECONDS)
         until(lambda: "kafka_consumer_group_lag" not in scrape(running))
         samples = scrape(running)
-        assert "kafka_consumer_group_members" not in samples
+        assert not {"kafka_consumer_group_members", "kafka_cluster_brokers"} & samples.keys()
         assert samples["grouptrail_snapshot_timestamp_seconds"][0][1] == page.snapshot.made_at
         assert {labels["table"] for labels, _ in samples["grouptrail_freshness_seconds"]} == {
             "consumer_lag",

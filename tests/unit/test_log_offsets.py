@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -319,6 +320,27 @@ def test_log_offsets_empty_commits_table_queries_no_partitions(tmp_path: Path) -
     assert rows_of(options) == {}
     small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0))
     assert set(rows_of(options)) == {("orders", 0)}
+
+
+def test_log_offsets_all_topics_have_also_the_committed_partitions_that_are_gone(
+    tmp_path: Path, cluster: type[Cluster]
+) -> None:
+    """Nobody has to guess why such a partition has no row; without a broker each known one says so."""
+    config = Config(warehouse=str(tmp_path), cluster="c")
+    small_tables.lay(config, "offset_commits", commit(1, "a", "orders", 0), commit(2, "a", "gone", 0))
+    options = OPTIONS | which_partitions(
+        warehouse_of(config), replace(job_settings.log_offsets(config), all_topics=True)
+    )
+    orders = [("orders", number) for number in range(3)]
+    errors = {at: row["error"] for at, row in rows_of(options).items()}
+    assert errors == {("gone", 0): "no such topic", **dict.fromkeys(orders), ("orders", 2): "topic deleted"}
+    planner = source.Planner(source.Request.of(options))
+    planner.plan()
+    cluster.states = {"kafka:9092": KafkaUnreachableError("no broker")}
+    [task] = planner.plan()
+    assert {(place.topic, place.partition, place.error) for place in task.places} == {
+        (*at, "no broker answered") for at in (("gone", 0), *orders)
+    }
 
 
 def test_log_offsets_offsets_topic_has_rows_only_where_a_transaction_is_open_or_its_leader_failed(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from grouptrail.config.model import EXPORTERS_OF_TOPICS
 from grouptrail.config.tokens import read_token
 from grouptrail.console.progress import Log, print_now
 from grouptrail.errors import GrouptrailError, first_cause
@@ -262,7 +263,7 @@ class _Cluster:
 
     def _explain(self, problem: str | None) -> None:
         """Say why aliases about the cluster have no series, if that lasts: the first sample takes its time."""
-        if not self._exporter.also_as or problem is None:
+        if problem is None or EXPORTERS_OF_TOPICS.isdisjoint(self._exporter.also_as):
             self._problem_since = None
         elif self._problem_since is None:
             self._problem_since = time.monotonic()
