@@ -386,3 +386,5 @@ def test_log_sizes_not_answered_are_missing_and_the_others_are_there(cluster: Fa
     clock.now, cluster.failing = 600, {}
     del cluster.announced[1]
     assert sizes(sampler)[1] == ("sizes of logs are unknown: it did not answer: 'broker 1'",)
+    clock.now, cluster.failing = 900, {"releases": LOST}
+    assert sizes(sampler)[0] is None, "brokers that do not answer are not waited for again"

@@ -135,7 +135,7 @@ class Sampler:
         if info is not None:
             rows = pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO])
             described[CLUSTER_INFO] = Observation(rows, asked_at, self._now())
-        self._brokers_to_ask = {broker: broker in releases or not releases for broker in sorted(listed)}
+        self._brokers_to_ask = {broker: broker in releases for broker in sorted(listed)}
         return Sample(described, tuple(problems), missing)
 
     def log_sizes(self) -> tuple[pa.Table | None, tuple[str, ...]]:
