@@ -59,9 +59,15 @@ def lag_table(*rows: dict[str, Any]) -> pa.Table:
 
 
 def lay_everything(config: Config, *lag: dict[str, Any]) -> None:
-    """Write rows to every table that the exporter reads; `lag` are further ones of `consumer_lag`.
+    """Write rows to every table that the exporter reads; `lag` are further ones of `consumer_lag`."""
+    lay_groups(config, *lag)
+    lay_cluster(config, cluster_of())
 
-    These are written together: rows that are some seconds apart are not of one sample.
+
+def lay_groups(config: Config, *lag: dict[str, Any]) -> None:
+    """Write rows to every table but those of the job `cluster`.
+
+    Those of `consumer_lag` are written together: rows that are some seconds apart are not of one sample.
     """
     strange = lag_row(group_id=STRANGE, topic=LONG_TOPIC, status="UNKNOWN", lag=None, lag_seconds=None)
     lay(config, "consumer_lag", *(lag_row(number) for number in range(3)), strange, *lag)
@@ -95,7 +101,6 @@ def lay_everything(config: Config, *lag: dict[str, Any]) -> None:
             for number in (0, 1)
         ),
     )
-    lay_cluster(config, cluster_of())
 
 
 def cluster_of(*, orders: int = 3) -> FakeCluster:

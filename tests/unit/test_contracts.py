@@ -130,7 +130,7 @@ each_metric = pytest.mark.parametrize("metric", metrics().values(), ids=lambda m
 @each_metric
 def test_metric_name_type_and_labels_follow_prometheus_conventions(metric: Metric) -> None:
     """Prefix, `_total` only for counters, `_seconds` for times; a member id is never a label."""
-    assert metric.name.startswith(("kafka_consumer_group_", "kafka_topic_", "grouptrail_"))
+    assert metric.name.startswith(("kafka_consumer_group_", "kafka_topic_", "kafka_cluster_", "grouptrail_"))
     assert metric.type in ("gauge", "counter", "histogram")
     assert metric.name.endswith("_total") is (metric.type == "counter")
     assert metric.name.endswith("_seconds") is (metric.unit in ("seconds", "unix_seconds"))

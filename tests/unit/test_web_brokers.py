@@ -11,7 +11,7 @@ import pytest
 
 from grouptrail.config import Config
 from support.broker_facts import lay_cluster, lay_facts, led
-from support.exporter_tables import OPEN, configured, lay_everything, now
+from support.exporter_tables import OPEN, configured, lay_groups, now
 from support.small_tables import lay
 from support.web_client import Site
 
@@ -108,12 +108,12 @@ def test_brokers_without_ids_lead_to_the_first_one(groups_and_site: tuple[dict[s
 
 
 def test_brokers_of_a_cluster_not_sampled_say_what_to_do(lake: Config) -> None:
-    lay_everything(lake)
+    lay_groups(lake)
     assert "have not been sampled yet: run `grouptrail run`" in answered(Site(lake), "3", status=404)["detail"]
 
 
 def test_brokers_safe_and_unknown_are_told_apart(lake: Config) -> None:
-    lay_everything(lake)
+    lay_groups(lake)
     lay_facts(lake, *(led(topic, 0, 1, [1, 2, 3]) for topic in ("orders", "t" * 249)))
     assert answered(Site(lake), "3")["verdict"] == "safe"
     assert "Safe No partition would be offline" in words(Site(lake).get("/brokers/3"))
