@@ -47,6 +47,7 @@ OUTCOME_COLORS = {"hole unknown": GREY, "undecodable unknown": "orange", "lost u
 
 # Lag in seconds: a warning from one minute on; from five minutes on the alert fires.
 LAG_THRESHOLDS: Thresholds = ((60, "yellow"), (300, "red"))
+LOSS_THRESHOLDS: Thresholds = ((3600, "red"),)
 AGE_THRESHOLDS: Thresholds = ((60, "yellow"), (120, "red"))
 RED_IF_ANY: Thresholds = ((1, "red"),)
 # The lag of groups without members and of topics without subscribers needs no attention.

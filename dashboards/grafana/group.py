@@ -13,7 +13,7 @@ from grafana.dashboard import (
     link_to,
     query_variable,
 )
-from grafana.descriptions import LAG_THRESHOLDS, RED_IF_ANY, STATES, VERDICTS
+from grafana.descriptions import LAG_THRESHOLDS, LOSS_THRESHOLDS, RED_IF_ANY, STATES, VERDICTS
 from grafana.panels import Column, Panel, Query, stat_panel, state_timeline, table_panel, time_series
 from grafana.promql import GROUP, GROUP_TOPIC, TOPIC, counter_increase, latest, over_window, state_number
 
@@ -44,7 +44,7 @@ def dashboard() -> models.Dashboard:
             Section("Partitions", _partitions()),
         ],
         annotations=[
-            firing_alerts(GROUP, prefix="ConsumerGroup"),
+            firing_alerts(GROUP, prefix="Consumer"),
             Annotation(
                 "Rebalances",
                 "orange",
@@ -132,6 +132,15 @@ def _lag() -> list[Panel]:
             "Offset commits per second, counted per partition: the load on the group's coordinator.",
             Query(over_window("rate", "kafka_consumer_group_offset_commits_total", GROUP), "{{group}}"),
             unit="cps",
+        ),
+        time_series(
+            "Time to data loss",
+            "When retention deletes a record of the topic that the group has not read, at the earliest, if it goes "
+            "on at its rate. No line where none is foreseen. Dashed line: one hour, when the alert fires.",
+            Query(latest("kafka_consumer_group_topic_time_to_loss_seconds", GROUP_TOPIC), "{{group}} {{topic}}"),
+            unit="s",
+            thresholds=LOSS_THRESHOLDS,
+            width=24,
         ),
     ]
 

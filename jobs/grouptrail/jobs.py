@@ -160,6 +160,7 @@ LAG = Job(
     reads=(
         *("log_offsets", "offset_commits", "ingest_progress", "group_metadata", "group_records"),
         *("group_states", "generations", "memberships", "partition_ownership", "history_positions"),
+        *("topic_configs", "topic_partitions", "log_sizes"),
     ),
     writes=("consumer_lag", "committed_offsets"),
     module="grouptrail.lag.job",

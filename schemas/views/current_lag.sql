@@ -20,6 +20,9 @@
 --   - {name: status_reason, type: string, about: the rule that gave this status and its figures}
 --   - {name: group_state, type: string, null_means: not in the history, about: "the group's state"}
 --   - {name: problem, type: string, null_means: none, about: why a value is null or differs}
+--   - {name: time_to_loss_seconds, type: double, null_means: "none is foreseen, or it is not known: see time_to_loss_reason", about: "seconds until retention deletes an unread record, at the earliest"}
+--   - {name: time_to_loss_most_seconds, type: double, null_means: no upper limit is known, about: at the latest}
+--   - {name: time_to_loss_reason, type: string, null_means: "a sample of an earlier version", about: "which setting deletes first, or why there is no figure"}
 -- example: SELECT * FROM current_lag WHERE status <> 'OK' ORDER BY lag DESC
 WITH recent AS (
   SELECT *, row_number() OVER (PARTITION BY group_id, topic, partition ORDER BY sampled_at DESC) AS place
@@ -57,7 +60,10 @@ SELECT
   recent.status,
   recent.status_reason,
   recent.group_state,
-  recent.problem
+  recent.problem,
+  recent.time_to_loss_seconds,
+  recent.time_to_loss_most_seconds,
+  recent.time_to_loss_reason
 FROM recent
 CROSS JOIN previous_round
 LEFT JOIN deleted ON deleted.group_id = recent.group_id

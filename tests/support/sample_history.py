@@ -90,6 +90,17 @@ _ROWS: dict[str, Rows] = {
         _lag("audit", 1, 2.1, "UNKNOWN", None, problem="broker 2 did not answer"),
         _lag("replay", 0, 2, "REWIND", 5),
         _lag("deleted", 0, 1, "REWIND", 5),
+        *(
+            _lag("losing", 5, minute, "STOP", 90, committed_offset=10, log_start_offset=start, lost_records=lost)
+            | {"time_to_loss_seconds": seconds, "time_to_loss_reason": "retention.ms=60000"}
+            for minute, start, lost, seconds in (
+                (-3, 0, 0, 61.0),
+                (-2, 0, 0, 1.0),
+                (-1, 30, 20, 0.0),
+                (-0.5, 30, 20, 5.0),
+                (-0.2, 45, 35, 0.0),
+            )
+        ),
     ],
     "offset_commits": [
         _commit("billing", 10, 1, 0),
@@ -211,6 +222,7 @@ _ROWS: dict[str, Rows] = {
     "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
 }
 
+_NO_LOSS = dict.fromkeys(("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"))
 _NO_LAG: dict[str, Any] = dict.fromkeys(
     (
         "committed_offset",
@@ -259,11 +271,28 @@ ASKED: dict[str, tuple[str, Rows]] = {
                 "group_id": "audit", "topic": "orders", "partition": 1, "sampled_at": "2026-03-04T12:02:06Z",
                 **_NO_LAG, "lag": None, "lag_seconds": None, "status": "UNKNOWN",
                 "status_reason": "because UNKNOWN", "group_state": None, "problem": "broker 2 did not answer",
+                **_NO_LOSS,
             },
             {
                 "group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": "2026-03-04T12:02:00Z",
                 **_NO_LAG, "committed_offset": 100, "log_end_offset": 150, "lag": 50, "lag_seconds": 5.0,
                 "status": "WARN", "status_reason": "because WARN", "group_state": None, "problem": None,
+                **_NO_LOSS,
+            },
+        ],
+    ),
+    "data_losses": (
+        f"SELECT * FROM data_losses('{EVER}') ORDER BY lost_by",
+        [
+            {
+                "group_id": "losing", "topic": "orders", "partition": 5, "lost_after": "2026-03-04T11:58:00Z",
+                "lost_by": "2026-03-04T11:59:00Z", "lost_records": 20, "first_offset": 10, "log_start_offset": 30,
+                "time_to_loss_seconds": 1.0, "time_to_loss_reason": "retention.ms=60000",
+            },
+            {
+                "group_id": "losing", "topic": "orders", "partition": 5, "lost_after": "2026-03-04T11:59:30Z",
+                "lost_by": "2026-03-04T11:59:48Z", "lost_records": 15, "first_offset": 30, "log_start_offset": 45,
+                "time_to_loss_seconds": 5.0, "time_to_loss_reason": "retention.ms=60000",
             },
         ],
     ),

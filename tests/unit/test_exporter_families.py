@@ -15,7 +15,7 @@ from grouptrail.exporter.families import STATUSES, group_families
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.snapshot.reader import Snapshot, SnapshotReader
 from support.exporter_tables import configured, figures, lag_row, lag_table
-from support.from_config import snapshot_reader
+from support.from_config import SAMPLE_SECONDS, snapshot_reader
 
 NAMES = st.sampled_from(["a", "b", 'c"', "d\n", "other"])
 PLACES = st.tuples(NAMES, st.sampled_from(["orders", "payments"]), st.integers(0, 2))
@@ -102,3 +102,25 @@ def test_group_families_unrecognised_status_is_counted_and_ranks_lowest(reader: 
         ("billing", "STOP"): 1,
     }
     assert figures(families, "kafka_consumer_group_group_status") == {("billing", "STOP"): 1}
+
+
+@given(rows=ROWS, left=st.lists(st.none() | st.floats(0, 1e9), min_size=12, max_size=12))
+def test_group_families_time_to_loss_is_the_lowest_known(
+    reader: SnapshotReader, rows: dict[tuple[str, str, int], dict[str, Any]], left: list[float | None]
+) -> None:
+    """Of a topic's partitions, and of a group's; where none is foreseen, there is no series."""
+    given_ = {
+        place: row | {"time_to_loss_seconds": seconds}
+        for (place, row), seconds in zip(rows.items(), left, strict=False)
+    }
+    families = group_families(snapshot_of(reader, given_))
+    known = {place: one for place, row in given_.items() if (one := row["time_to_loss_seconds"]) is not None}
+    shown = figures(families, "kafka_consumer_group_time_to_loss_seconds")
+    assert shown.keys() == {(group, topic, str(number)) for group, topic, number in known}
+    for name, places in (("topic_time_to_loss_seconds", 2), ("min_time_to_loss_seconds", 1)):
+        lowest = figures(families, f"kafka_consumer_group_{name}")
+        assert lowest.keys() == {place[:places] for place in known}
+        for key, seconds in lowest.items():
+            least = min(one for place, one in known.items() if place[:places] == key)
+            # It is served as of now.
+            assert max(least - 2 * SAMPLE_SECONDS, 0) <= seconds <= least

@@ -161,7 +161,7 @@ def test_governed_group_named_other_is_merged_into_other(tmp_path: Path) -> None
 
 def test_governed_kept_group_is_replaced_only_by_one_with_much_more_lag(tmp_path: Path) -> None:
     """Small changes of lag do not make series appear and disappear."""
-    config = configured(tmp_path, series_budget=37).exporter
+    config = configured(tmp_path, series_budget=39).exporter
     reader, before, stayed = snapshot_reader(configured(tmp_path)), frozenset[str](), []
     for one, other in ((100, 90), (100, 110), (100, 149), (100, 151), (110, 100), (160, 100)):
         rows = [lag_row(1, group_id="one", lag=one), lag_row(2, group_id="two", lag=other)]

@@ -223,7 +223,7 @@ def test_snapshot_large_sample_with_a_damaged_file_names_it_and_has_the_other_ro
 
 def test_exporter_large_published_sample_keeps_its_groups(tmp_path: Path) -> None:
     """A group with series stays until another has 1.5 times its lag, as with few rows."""
-    config = configured(tmp_path, series_budget=37)
+    config = configured(tmp_path, series_budget=39)
     small = [lag_row(number, group_id=f"small-{number}", lag=1) for number in range(80)]
 
     def kept(exporter: Exporter, one: int, other: int) -> set[tuple[str, ...]]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -239,3 +239,56 @@ def test_show_lag_watch_into_a_pipe_flushes_every_round(config: Config, format: 
         assert all(NOTE.fullmatch(note) for note in notes)
         assert bool(notes) == (format in ("json", "csv"))
         watchdog.cancel()
+
+
+def loss(group: str, partition: int, least: float | None, most: float | None, **more: Any) -> dict[str, Any]:
+    """Return a lag row of a group with a time to loss."""
+    figures = {"time_to_loss_seconds": least, "time_to_loss_most_seconds": most}
+    return row(
+        group, partition, 50, 79_200, "STOP", **figures, **{"time_to_loss_reason": "retention.ms=86400000"} | more
+    )
+
+
+def lines_of(config: Config, *groups: str) -> list[str]:
+    """Return what stands between the table and the time of the sample."""
+    out = StringIO()
+    show_lag(warehouse_of(config), sample_seconds=SAMPLE_SECONDS, groups=groups, topics=(), format="table", out=out)
+    return [" ".join(line.split()) for line in out.getvalue().splitlines() if "orders-" in line or "more" in line]
+
+
+def test_show_lag_names_partitions_whose_unread_records_will_be_deleted(config: Config) -> None:
+    """The interval, the setting and the age of the record; without upper limit or time left, so it says."""
+    small_tables.lay(
+        config,
+        "consumer_lag",
+        loss("losing", 0, 7200.0, 10_800.0),
+        loss("losing", 1, 7300.0, None),
+        loss("losing", 2, 0.0, 60.0, time_to_loss_reason="retention.bytes=1000000"),
+        loss("losing", 3, None, None, time_to_loss_reason="retention.ms and retention.bytes have no limit"),
+        loss("patient", 0, 500_000.0, None),
+    )
+    assert lines_of(config, "losing") == [
+        "losing orders-2: may lose data at any time, in 1 min at the latest "
+        "(retention.bytes 1,000,000; oldest unread record 22 h old)",
+        "losing orders-0: will lose data in 2 h to 3 h (retention.ms 1 d; oldest unread record 22 h old)",
+        "losing orders-1: will lose data in 2 h 1 min at the earliest "
+        "(retention.ms 1 d; oldest unread record 22 h old)",
+    ]
+    # Of all groups, the first partition of each that has less than a day left.
+    assert [line.partition(":")[0] for line in lines_of(config)] == ["losing orders-2"]
+    assert len(lines_of(config, "patient")) == 1
+
+
+def test_show_lag_names_what_was_deleted_unread_within_a_day(config: Config) -> None:
+    """Between which samples, of partitions that still have lost records."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    earlier, later = (now - timedelta(seconds=seconds) for seconds in (70, 10))
+    small_tables.lay(
+        config,
+        "consumer_lag",
+        loss("lost", 0, 1.0, None) | {"sampled_at": earlier, "lost_records": 0},
+        loss("lost", 0, None, None) | {"sampled_at": later, "log_start_offset": 2234, "lost_records": 1234},
+    )
+    [line] = lines_of(config, "lost")
+    assert line.startswith(f"lost orders-0: lost 1,234 records between {earlier:%Y-%m-%d %H:%M:%S} and ")
+    assert line.endswith(" UTC")

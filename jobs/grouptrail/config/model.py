@@ -145,6 +145,9 @@ class LagConfig(Section):
     timestamp_lookup: bool = True
     """Whether brokers look up the timestamps of unread records that are older than the samples, for lag in seconds;
     needs DESCRIBE on their topics."""
+    retention_check_seconds: float = Field(default=300, ge=0, allow_inf_nan=False)
+    """How often the brokers check which segments to delete (log.retention.check.interval.ms); for the latest time at
+    which unread records are deleted."""
     shards: int = Field(default=1, ge=1)
     """Number of parts in which lag is computed beside Spark's executors; 1 computes it in the driver's process."""
 

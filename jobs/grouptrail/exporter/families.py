@@ -23,6 +23,8 @@ STATUSES = contracts.statuses()[::-1]
 
 Rows = Mapping[str, pa.Table]
 
+_OF_TOPICS = {"lag": "sum", "lag_seconds": "max", "lost_records": "sum", "time_to_loss_seconds": "min"}
+
 # Gauges that can be aggregated over groups; counters would fall when the set of groups changes.
 _TOGETHER = (
     "sum_lag",
@@ -30,6 +32,7 @@ _TOGETHER = (
     "max_lag_seconds",
     "max_lag_error_seconds",
     "max_catch_up_seconds",
+    "min_time_to_loss_seconds",
     "partitions",
     "members",
 )
@@ -137,6 +140,7 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
         "catch_up_seconds": catch_up(lag),
         "committed_offset": lag["committed_offset"],
         "lost_records": lag["lost_records"],
+        "time_to_loss_seconds": lag["time_to_loss_seconds"],
         "status": _ones(len(lag)),
     }
     names = ["group", "topic", "partition", "status"]
@@ -149,7 +153,7 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
 def _topics(lag: pa.Table) -> dict[str, pa.Table]:
     return {
         f"kafka_consumer_group_topic_{name}": grouped(lag, ["group", "topic"], name, how)
-        for name, how in (("lag", "sum"), ("lag_seconds", "max"), ("lost_records", "sum"))
+        for name, how in _OF_TOPICS.items()
     }
 
 
@@ -163,6 +167,7 @@ def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
         # By how much the true maximum may exceed the reported one.
         "max_lag_error_seconds": pc.subtract(groups["most_lag_seconds"], groups["lag_seconds"]),
         "max_catch_up_seconds": groups["catch_up_seconds"],
+        "min_time_to_loss_seconds": groups["time_to_loss_seconds"],
         "last_commit_timestamp_seconds": pc.divide(pc.cast(groups["commit_at"], pa.int64()), 1e6),
     }
     rows = {name: pa.table({"group": group, "value": value}) for name, value in values.items()}

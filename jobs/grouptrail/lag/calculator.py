@@ -52,6 +52,7 @@ from grouptrail.lag.offsets import (
     not_deleted,
 )
 from grouptrail.lag.positions import READ, Positions
+from grouptrail.lag.retention import NO_LAG, NOTHING_UNREAD, LogSizes, Retention, UnreadLogs, time_to_loss
 from grouptrail.lag.rhythm import UsualWaits
 from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
@@ -97,7 +98,8 @@ class Rules:
 
     `poll_seconds`: how much older than a sample a polled group's offsets may be. `held_back_seconds`: how long a
     transaction may be open on a partition of the offsets topic before that partition counts as held back.
-    `timestamp_lookup`: whether stored ages by timestamps are used.
+    `timestamp_lookup`: whether stored ages by timestamps are used. `retention_check_seconds`: how often brokers check
+    which segments to delete.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -108,6 +110,7 @@ class Rules:
     poll_seconds: float = 0
     held_back_seconds: float = 15
     timestamp_lookup: bool = True
+    retention_check_seconds: float = 300
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,14 @@ class _Age:
 
     `by_samples` is the age without timestamps that brokers looked up, which verdicts go by: a producer may set any.
     `record_at` is the record's own timestamp (microseconds), where it was read. `older` are the records that are
-    older than the samples; `is_due`: such a record has to be read to know more.
+    older than the samples; `is_due`: such a record has to be read to know more. The age is between `least` and
+    `most`, infinite without an upper limit; `most_by_samples` is that of the samples alone.
     """
 
     seconds: Floats
+    least: Floats
+    most: Floats
+    most_by_samples: Floats
     by_samples: Floats
     errors: Floats
     methods: Texts
@@ -205,9 +212,18 @@ class LagCalculator:
         self._unread = UnreadOffsets()
         self._dated, self._stored_ages = DatedRecords(), StoredAges()
         self._stored_until = 0
+        self._retention, self._sizes = Retention({}), LogSizes(np.empty(0, np.int64), np.empty(0, np.int64))
         self._coordinators = CoordinatorOffsets()
         self.held_back = HeldBackPartitions(rules.held_back_seconds)
         self.positions = Positions(first_until)
+
+    def set_retention(self, retention: Retention) -> None:
+        """Set what is known of the topics' settings."""
+        self._retention = retention
+
+    def set_log_sizes(self, rows: pa.Table) -> None:
+        """Set the sizes of logs. In: topic, partition, size_bytes, sampled_at."""
+        self._sizes = LogSizes.of(rows, self._index)
 
     def add_stored_lag(self, rows: pa.Table) -> None:
         """Add the rows (`STORED_LAG`) of one earlier sample to the window that verdicts look back on."""
@@ -446,7 +462,9 @@ class LagCalculator:
         age = self._age(entries, lag, first, context.is_isolated[entries.groups])
         silent, waits, verdict = self._verdict(entries, lag, age, is_ignored, context)
         columns = self._lag_columns(entries, lag, age)
-        columns |= self._rate_columns(entries, lag, context)
+        rates = self._rates(entries, context)
+        columns |= _rate_columns(lag, *rates)
+        columns |= self._loss_columns(entries, lag, age, *rates)
         columns["silent_seconds"] = _seconds(silent)
         columns |= zip(_WAITS, map(_seconds, waits), strict=True)
         columns["read_before_end"] = self._read_before_end(entries, context)
@@ -601,7 +619,15 @@ class LagCalculator:
         is_due[bounded] = by_timestamp.is_due
         is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
         errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
-        return _Age(seconds, by_samples, errors, methods, record_at, older, is_due)
+        limits = _limits(
+            seconds,
+            written.of(~is_exact),
+            now[lagging[~is_exact]],
+            observed=lagging[~is_exact],
+            bounded=bounded,
+            by_timestamp=by_timestamp.most_seconds,
+        )
+        return _Age(seconds, *limits, by_samples, errors, methods, record_at, older, is_due)
 
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs
@@ -620,20 +646,53 @@ class LagCalculator:
             "problem": lag.problem,
         }
 
-    def _rate_columns(self, entries: Entries, lag: Lag, context: _Context) -> dict[str, pa.Array]:
-        """Return the rates over `rate_seconds`, or over the part of it that the window covers."""
+    def _rates(self, entries: Entries, context: _Context) -> tuple[Floats, Floats]:
+        """Return the records consumed and produced a second, over `rate_seconds` or what the window has of it."""
         committed_then = context.committed_then[entries.positions]
         consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / MICROS)
         end_then, end_at = self._ends.end_since(entries.partitions, context.then)
-        produced = _rate(entries.end, end_then, (entries.at - end_at) / MICROS)
-        falls = consumed - produced
-        with np.errstate(divide="ignore", invalid="ignore"):
-            catch_up = np.where(lag.readable == 0, 0.0, np.where(falls > 0, lag.readable / falls, np.nan))
-        catch_up[lag.lag == UNKNOWN] = np.nan
+        return consumed, _rate(entries.end, end_then, (entries.at - end_at) / MICROS)
+
+    def _loss_columns(
+        self, entries: Entries, lag: Lag, age: _Age, consumed: Floats, produced: Floats
+    ) -> dict[str, pa.Array]:
+        """Return after how many seconds retention deletes an unread record, if the group goes on at its rate."""
+        least, most = (np.full(len(entries), np.nan) for _ in range(2))
+        reasons = Texts(len(entries))
+        reasons.set(np.flatnonzero(lag.readable == 0), NOTHING_UNREAD)
+        reasons.set(np.flatnonzero(lag.readable == UNKNOWN), NO_LAG)
+        unread = np.flatnonzero(lag.readable > 0)
+        partitions, offsets = entries.partitions[unread], lag.first_unread[unread]
+        # The group may have read more since it was polled.
+        is_polled = np.asarray(whole(pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)))[unread]
+        least_ages = np.maximum(age.least[unread] - np.where(is_polled, self._rules.poll_seconds, 0.0), 0.0)
+        # Deletion goes by the record's own timestamp.
+        is_read = age.record_at[unread] != UNKNOWN
+        waited = np.maximum(entries.sampled_at - age.record_at, 0)[unread] / MICROS
+        logs = UnreadLogs(
+            kinds=self._retention.of(partitions, self._index),
+            partitions=partitions,
+            offsets=offsets,
+            ends=offsets + lag.readable[unread],
+            at=entries.sampled_at[unread],
+            least_ages=np.where(is_read, np.minimum(least_ages, waited), least_ages),
+            most_ages=np.where(is_read, waited, age.most[unread]),
+            sampled_ages=age.most_by_samples[unread],
+            consume_rates=consumed[unread],
+            produce_rates=produced[unread],
+            starts=ints(entries.logs["log_start_offset"])[unread],
+            log_ends=entries.end[unread],
+            bytes=at_numbers(self._sizes.bytes, partitions),
+            sized_ends=self._ends.ends_at(partitions, at_numbers(self._sizes.at, partitions)),
+        )
+        loss = time_to_loss(logs, self._retention, self._ends.samples, self._rules.retention_check_seconds)
+        least[unread], most[unread] = np.floor(loss.least * 1000) / 1000, np.ceil(loss.most * 1000) / 1000
+        for these, reason in loss.reasons:
+            reasons.set(unread[these], reason)
         return {
-            "consume_rate": _seconds(consumed),
-            "produce_rate": _seconds(produced),
-            "catch_up_seconds": _seconds(catch_up),
+            "time_to_loss_seconds": _seconds(least),
+            "time_to_loss_most_seconds": _seconds(most),
+            "time_to_loss_reason": reasons.codes(),
         }
 
     def _in_effect_at(self, entries: Entries) -> Ints:
@@ -730,6 +789,35 @@ def _with_sample_time(logs: pa.Table, at: int) -> pa.Table:
     name = "sampled_at"
     time = pa.scalar(at, pa.int64()).cast(logs.schema.field(name).type)
     return logs.set_column(logs.schema.get_field_index(name), name, pc.fill_null(logs[name], time))
+
+
+def _limits(
+    seconds: Floats, written: Written, now: Ints, *, observed: Ints, bounded: Ints, by_timestamp: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Return the lower and upper limits of ages, and the upper ones by samples alone.
+
+    `written` is of the `observed` entries; those that are `bounded` are `by_timestamp` old at most.
+    """
+    least, most_by_samples = seconds.copy(), seconds.copy()
+    latest = np.where(written.before == UNKNOWN, now, written.before)
+    least[observed], most_by_samples[observed] = (now - latest) / MICROS, (now - written.after) / MICROS
+    most_by_samples[bounded] = np.inf
+    most = most_by_samples.copy()
+    most[bounded] = np.maximum(by_timestamp, seconds[bounded])
+    least[bounded] = seconds[bounded]
+    return least, most, most_by_samples
+
+
+def _rate_columns(lag: Lag, consumed: Floats, produced: Floats) -> dict[str, pa.Array]:
+    falls = consumed - produced
+    with np.errstate(divide="ignore", invalid="ignore"):
+        catch_up = np.where(lag.readable == 0, 0.0, np.where(falls > 0, lag.readable / falls, np.nan))
+    catch_up[lag.lag == UNKNOWN] = np.nan
+    return {
+        "consume_rate": _seconds(consumed),
+        "produce_rate": _seconds(produced),
+        "catch_up_seconds": _seconds(catch_up),
+    }
 
 
 def _rate(now: Ints, then: Ints, seconds: float) -> Floats:

@@ -89,10 +89,12 @@ class UnreadRecords:
 class TimestampAge:
     """The ages of records by their timestamps; NaN where not known. Where not `is_exact`, they are lower bounds.
 
+    `most_seconds`: some record of the log that is not behind them is so old at most; infinite where not known.
     `is_due`: the record has to be read to know more.
     """
 
     seconds: Floats
+    most_seconds: Floats
     is_exact: Bools
     is_due: Bools
 
@@ -149,7 +151,11 @@ class DatedRecords:
         is_of_record = (targets == records.offsets) & (self._has_markers is False)
         is_exact = is_known & (is_shown | times.is_exact & is_of_record)
         is_due = np.full(len(records), self._has_markers is True)
-        return TimestampAge(np.where(is_known, seconds, np.nan), is_exact, is_due)
+        earliest = np.where(is_shown, latest, times.earliest)
+        has_earlier = is_known & (is_shown | (targets == records.offsets)) & (earliest >= _FIRST_KAFKA_MS)
+        most = (now - np.where(has_earlier, earliest, 0) * _MICROS_A_MS) / MICROS
+        most = np.where(has_earlier, most, np.inf)
+        return TimestampAge(np.where(is_known, seconds, np.nan), most, is_exact, is_due)
 
     def want(self, records: UnreadRecords, at: int, names: Callable[[Ints], list[Partition]]) -> None:
         """Set the records whose timestamps are wanted for a sample at a time (microseconds).

@@ -97,6 +97,10 @@ class PartitionIndex:
         topics, numbers = np.divmod(np.asarray(self._partitions.values)[partitions], _MOST)
         return list(zip(self._topics.values.take(pa.array(topics)).to_pylist(), numbers.tolist(), strict=True))
 
+    def topics(self, partitions: Ints) -> pa.Array:
+        """Return the topics of the partitions with these numbers."""
+        return self._topics.values.take(pa.array(np.asarray(self._partitions.values)[partitions] // _MOST))
+
     def order(self, positions: Ints) -> Ints:
         """Return the order of positions, given by number, by the names of group and topic, and by partition."""
         if len(self._ranks) != len(self._positions):

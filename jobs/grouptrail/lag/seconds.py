@@ -106,12 +106,27 @@ class LogEnds:
             sample.ends[partitions[partitions < len(sample.ends)]] = UNKNOWN
         self._rows = None
 
+    @property
+    def samples(self) -> Sequence[LogEndSample]:
+        """The samples that are kept, the oldest first."""
+        return self._samples
+
     def written(self, partitions: Ints, offsets: Ints) -> Written:
         """Return when the records at these offsets were written, as far as the samples show."""
         count = int(partitions.max(initial=-1)) + 1
         if self._rows is None or self._rows.count < count:
             self._rows = _Rows.of(self._samples, count)
         return self._rows.written(partitions, offsets)
+
+    def ends_at(self, partitions: Ints, times: Ints) -> Ints:
+        """Return the log end offsets of the newest sample up to each time (microseconds); `UNKNOWN` without one."""
+        ends = np.full(len(partitions), UNKNOWN)
+        answered_at = np.array([sample.answered_at for sample in self._samples], np.int64)
+        rows = np.searchsorted(answered_at, times, side="right") - 1
+        for row in np.unique(rows[rows >= 0]).tolist():
+            ours = rows == row
+            ends[ours] = at_numbers(self._samples[row].ends, partitions[ours])
+        return ends
 
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
         """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).

@@ -35,6 +35,7 @@ from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import MICROS, UNKNOWN, Ints, ints, moment
 from grouptrail.lag.positions import READ, STORED, after, from_records, from_stored, to_stored
 from grouptrail.lag.positions import TABLE as COMMITTED
+from grouptrail.lag.retention_inputs import RetentionInputs
 from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_times, spans
 from grouptrail.lag.shard import ALL, LagInputs, Shard
 from grouptrail.lag.verdict import Thresholds
@@ -91,6 +92,7 @@ def rules_of(settings: LagSettings) -> Rules:
         # A group must not seem to have stopped before its partition counts as held back.
         max(min(_HELD_BACK_SECONDS, lag.stop_seconds / 2), _HELD_BACK_INTERVALS * settings.sample_seconds),
         lag.timestamp_lookup,
+        lag.retention_check_seconds,
     )
 
 
@@ -113,6 +115,7 @@ class LagState:
         self._searching: threading.Thread | None = None
         self._is_ending = False
         self._once = inputs.once
+        self._retention = RetentionInputs(inputs.warehouse, once=inputs.once)
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
@@ -182,6 +185,8 @@ class LagState:
         assert self._calculator is not None
         self._read_commits()
         self._groups.refresh()
+        if (line := self._retention.refresh(self._calculator)) is not None:
+            self._log_failure(line)
         computed = []
         *earlier, newest = split_samples(rows, times, self._apart_seconds)
         for sample in earlier:

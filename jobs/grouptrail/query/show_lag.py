@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NoReturn, TextIO
@@ -21,12 +22,17 @@ from grouptrail.query.fitted_table import FittedTable
 from grouptrail.query.formats import RowsFormat, console_on, displayed, duration, markdown_text, write_rows
 from grouptrail.query.freshness import as_of, is_stale, stale_text
 from grouptrail.query.views import view_query
+from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
 
 Row = dict[str, Any]
 
 _TABLES = ("consumer_lag", "group_states")
+_LOST_RECENTLY = timedelta(days=1)
+# A group that does not read for a minute would lose data in a week: no news among all groups.
+_LOSS_SOON_SECONDS = 86_400
+_LOSSES_SHOWN = 10
 _STYLES = {"REWIND": "bold red", "STALL": "bold red", "STOP": "bold red", "WARN": "yellow", "UNKNOWN": "magenta"}
 _METHODS = {"bounded": "≥ ", "exact": "= "}
 _GROUPS_SHOWN = 40
@@ -46,17 +52,20 @@ def show_lag(
 ) -> None:
     """Print one line per group, or per partition if groups or topics are named (shell patterns).
 
-    JSON and CSV have a row per partition, as `current_lag` has. Raises QueryError if there are no samples of lag, or
+    Below are the partitions whose unread records retention will delete, and those where it has within a day. JSON and
+    CSV have a row per partition, as `current_lag` has. Raises QueryError if there are no samples of lag, or
     none that match."""
     rows = _current_lag(warehouse, groups, topics)
     by_partition = bool(groups or topics)
     note = _note(sample_seconds, rows)
     if format == "table":
-        console_on(out).print(_shown(rows, note, by_partition=by_partition))
+        losses = _losses(warehouse, rows, by_partition=by_partition)
+        console_on(out).print(_shown(rows, note, losses, by_partition=by_partition))
     elif format == "markdown":
         lines = _lines(rows, by_partition=by_partition)
         write_rows(list(lines[0]), [[*line.values()] for line in lines], out, format=format)
-        out.write(f"\n{markdown_text(note)}\n" if note else "")
+        for line in (*_losses(warehouse, rows, by_partition=by_partition), *([note] if note else [])):
+            out.write(f"\n{markdown_text(line)}\n")
     else:
         write_rows(list(rows[0]), [[*row.values()] for row in rows], out, format=format)
         print_note(note)
@@ -101,7 +110,9 @@ def _watch_on_terminal(
     def drawn() -> RenderableType:
         try:
             rows = _current_lag(warehouse, groups, topics)
-            return _shown(rows, _note(sample_seconds, rows), by_partition=bool(groups or topics))
+            by_partition = bool(groups or topics)
+            losses = _losses(warehouse, rows, by_partition=by_partition)
+            return _shown(rows, _note(sample_seconds, rows), losses, by_partition=by_partition)
         except QueryError as error:
             return Text(str(error))
 
@@ -129,6 +140,67 @@ def _current_lag(warehouse: Warehouse, groups: Sequence[str], topics: Sequence[s
     return fitting
 
 
+def _losses(warehouse: Warehouse, rows: list[Row], *, by_partition: bool) -> list[str]:
+    """Return a line for each partition, or each group, whose unread records retention will delete or has deleted."""
+    ahead = sorted(
+        (row for row in rows if row["time_to_loss_seconds"] is not None), key=lambda row: row["time_to_loss_seconds"]
+    )
+    if not by_partition:
+        first = {row["group_id"]: row for row in reversed(ahead) if row["time_to_loss_seconds"] < _LOSS_SOON_SECONDS}
+        ahead = sorted(first.values(), key=lambda row: row["time_to_loss_seconds"])
+    lines = [f"{_position(row)} {_loss_ahead(row)}" for row in ahead]
+    if by_partition and (losing := sorted({row["group_id"] for row in rows if row["lost_records"]})):
+        wanted = {(row["group_id"], row["topic"], row["partition"]) for row in rows if row["lost_records"]}
+        lost = [
+            row
+            for row in _lost_recently(warehouse, losing)
+            if (row["group_id"], row["topic"], row["partition"]) in wanted
+        ]
+        lines += [f"{_position(row)} {_loss_behind(row)}" for row in lost]
+    left_out = [f"and {len(lines) - _LOSSES_SHOWN} more"] if len(lines) > _LOSSES_SHOWN else []
+    return lines[:_LOSSES_SHOWN] + left_out
+
+
+def _lost_recently(warehouse: Warehouse, groups: Sequence[str]) -> list[Row]:
+    """Return the rows of `data_losses` of some groups, the newest first."""
+    query = view_query(contracts.views()["data_losses"], warehouse.cluster, {"window": _LOST_RECENTLY})
+    names = ", ".join(map(datafusion_literal, groups))
+    of_groups = f"SELECT * FROM ({query}) WHERE group_id IN ({names}) ORDER BY lost_by DESC, topic, partition"
+    return SqlSnapshot(warehouse, _TABLES).rows(of_groups)
+
+
+def _position(row: Row) -> str:
+    return f"{displayed(row['group_id'])} {displayed(row['topic'])}-{row['partition']}:"
+
+
+def _loss_ahead(row: Row) -> str:
+    """Return what is foreseen of a partition with a time to loss."""
+    least, most = row["time_to_loss_seconds"], row["time_to_loss_most_seconds"]
+    setting, _, value = row["time_to_loss_reason"].partition("=")
+    limit = f"{setting} {_length(int(value) / 1000) if setting == 'retention.ms' else f'{int(value):,}'}"
+    age = "" if row["lag_seconds"] is None else f"; oldest unread record {_without_zero(_behind(row))} old"
+    if not least:
+        latest = "" if most is None else f", in {_length(most)} at the latest"
+        return f"may lose data at any time{latest} ({limit}{age})"
+    ahead = f"{_length(least)} at the earliest" if most is None else f"{_length(least)} to {_length(most)}"
+    return f"will lose data in {ahead} ({limit}{age})"
+
+
+def _length(seconds: float) -> str:
+    return _without_zero(duration(seconds))
+
+
+def _without_zero(length: str) -> str:
+    """Return `2 h` for `2 h 0 min`."""
+    return re.sub(r"(?<=[a-z]) 0 \w+$", "", length)
+
+
+def _loss_behind(row: Row) -> str:
+    after, by = (datetime.fromisoformat(row[name]) for name in ("lost_after", "lost_by"))
+    until = f"{by:%H:%M:%S}" if after.date() == by.date() else f"{by:%Y-%m-%d %H:%M:%S}"
+    return f"lost {row['lost_records']:,} records between {after:%Y-%m-%d %H:%M:%S} and {until} UTC"
+
+
 def _fits(name: str, patterns: Sequence[str]) -> bool:
     return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -146,14 +218,15 @@ def _note(sample_seconds: float, rows: list[Row]) -> str | None:
     return stale_text(newest) if is_stale(sample_seconds, newest := _sampled_at(rows)) else None
 
 
-def _shown(rows: list[Row], note: str | None, *, by_partition: bool) -> RenderableType:
+def _shown(rows: list[Row], note: str | None, losses: Sequence[str], *, by_partition: bool) -> RenderableType:
     lines = _lines(rows, by_partition=by_partition)
     shown = lines if by_partition else lines[:_GROUPS_SHOWN]
     styled = [(line, _STYLES.get(line["status"], "")) for line in shown]
     table = FittedTable(styled, names=_NAMES, numbers=_NUMBERS, movable=_MOVABLE)
     left_out = f"; {len(lines) - len(shown)} more groups (--group PATTERN)" if len(lines) > len(shown) else ""
     style = "bold yellow" if note else "dim"
-    return Group(table, Text(f"{note or as_of(_sampled_at(rows))}{left_out}", style=style))
+    lost = [Text(line, style="bold red") for line in losses]
+    return Group(table, *lost, Text(f"{note or as_of(_sampled_at(rows))}{left_out}", style=style))
 
 
 def _groups(rows: list[Row]) -> Iterable[list[Row]]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LAG_COLUMNS = (
     "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
     "log_end_offset", "lag", "lost_records", "lag_seconds", "lag_seconds_error", "consume_rate", "produce_rate",
-    "catch_up_seconds", "usual_wait_seconds", "status",
+    "catch_up_seconds", "usual_wait_seconds", "time_to_loss_seconds", "status",
 )  # fmt: skip
 INTERVAL_BUCKETS = contracts.metrics()["kafka_consumer_group_rebalance_interval_seconds"].buckets
 
@@ -489,7 +489,7 @@ class SnapshotReader:
         )
 
     def _as_of_now(self, rows: pa.Table, *, now: float) -> pa.Table:
-        """Return the rows with lag in seconds as of `now`: an unread record has aged since the sample.
+        """Return the rows with lag in seconds and the time to loss as of `now`: unread records have aged meanwhile.
 
         At most two intervals are added: an older sample says nothing about now.
         """
@@ -497,7 +497,10 @@ class SnapshotReader:
         sampled_at = pc.cast(rows["sampled_at"], pa.int64())
         since = np.clip(now - np.asarray(pc.fill_null(sampled_at, 0)) / 1e6, 0, most)
         older = pc.if_else(pc.greater(rows["lag"], 0), pc.add(rows["lag_seconds"], since), rows["lag_seconds"])
-        return rows.set_column(rows.column_names.index("lag_seconds"), "lag_seconds", older)
+        left = pc.max_element_wise(pc.subtract(rows["time_to_loss_seconds"], since), 0.0, skip_nulls=False)
+        for name, column in (("lag_seconds", older), ("time_to_loss_seconds", left)):
+            rows = rows.set_column(rows.column_names.index(name), name, column)
+        return rows
 
     def _groups(self) -> tuple[pa.Table, pa.Table]:
         """Return the groups that exist, and when the others were deleted."""

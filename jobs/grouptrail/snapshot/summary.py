@@ -20,6 +20,7 @@ _HOW: Mapping[str, str] = {
     "lag_seconds": "max",
     "most_lag_seconds": "max",
     "catch_up_seconds": "max",
+    "time_to_loss_seconds": "min",
     "commit_at": "max",
     "consume_rate": "sum",
     "lost_records": "sum",
@@ -37,6 +38,7 @@ SUMMARY = pa.schema(
         "lag_seconds": pa.float64(),
         "most_lag_seconds": pa.float64(),
         "catch_up_seconds": pa.float64(),
+        "time_to_loss_seconds": pa.float64(),
         "commit_at": pa.timestamp("us", "UTC"),
         "consume_rate": pa.float64(),
         "lost_records": pa.int64(),
@@ -46,9 +48,10 @@ SUMMARY = pa.schema(
 )
 """The columns of a summary, which has a row for each group and status of its positions (topic and partition).
 
-`positions` is their number, `lag`, `consume_rate` and `lost_records` are sums, and each other number is a maximum;
-`most_lag_seconds` that of `lag_seconds` with its error. `lag_is_least` and `lag_seconds_is_least` say that some
-position's is unknown, or in seconds only bounded. `lost_records` is null where a sample is too large to hold."""
+`positions` is their number, `lag`, `consume_rate` and `lost_records` are sums, `time_to_loss_seconds` is a minimum,
+and each other number is a maximum; `most_lag_seconds` that of `lag_seconds` with its error. `lag_is_least` and
+`lag_seconds_is_least` say that some position's is unknown, or in seconds only bounded. `lost_records` is null where a
+sample is too large to hold."""
 
 
 EXTENT = pa.schema({"group_id": pa.string(), "topic": pa.string(), "positions": pa.int64()})
@@ -68,6 +71,7 @@ def summarize(lag: pa.Table) -> pa.Table:
         "lag_seconds": lag["lag_seconds"],
         "most_lag_seconds": pc.add(lag["lag_seconds"], error),
         "catch_up_seconds": catch_up(lag),
+        "time_to_loss_seconds": lag["time_to_loss_seconds"],
         "commit_at": lag["commit_at"],
         "consume_rate": lag["consume_rate"],
         "lost_records": lag["lost_records"] if has_lost else pa.nulls(len(lag), pa.int64()),

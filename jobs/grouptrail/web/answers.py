@@ -73,6 +73,9 @@ class GroupSummary(Answer):
     lag_is_least: bool = Field(description="Whether some partition's lag is unknown.")
     lag_seconds: float | None = Field(description="The worst partition's lag in seconds. Null: unknown.")
     lag_seconds_is_least: bool = Field(description="Whether it may be more.")
+    time_to_loss_seconds: float | None = Field(
+        description="When retention deletes a record that it has not read, at the earliest. Null: none is foreseen."
+    )
     lost_records: int | None = Field(description="Offsets that were deleted unread, of all partitions.")
     partitions: int = Field(description="How many partitions it has committed offsets of.")
     state: str | None = _column("group_states", "state")
@@ -123,7 +126,7 @@ STATUSES = (*contracts.statuses(), "NONE")
 
 SORTS = (
     *("status", "cluster", "group_id", "lag", "lag_seconds", "state", "member_count", "rebalances_last_hour"),
-    "commit_at",
+    *("commit_at", "time_to_loss_seconds"),
 )
 
 _is_status, _status_schema = _one_of(STATUSES)
@@ -283,6 +286,9 @@ class GroupPartition(Answer):
     log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
     lag: int | None = _column("consumer_lag", "lag")
     lag_seconds: float | None = _column("consumer_lag", "lag_seconds")
+    time_to_loss_seconds: float | None = _column("consumer_lag", "time_to_loss_seconds")
+    time_to_loss_most_seconds: float | None = _column("consumer_lag", "time_to_loss_most_seconds")
+    time_to_loss_reason: str | None = _column("consumer_lag", "time_to_loss_reason")
     lost_records: int | None = _column("consumer_lag", "lost_records")
     points: list[PartitionPoint]
 
@@ -373,6 +379,10 @@ class TopicPartition(Answer):
     produce_rate: float | None = _column("consumer_lag", "produce_rate")
     delete_rate: float | None = Field(
         description="How fast the log's start advanced in the last day, in records per second. Null: not sampled."
+    )
+    time_to_loss_seconds: float | None = Field(
+        description="When retention deletes a record that some group has not read, at the earliest. Null: none is "
+        "foreseen."
     )
     seconds_to_loss: float | None = Field(
         description="When retention overtakes the slowest group at these rates. Null: it does not, or it is unknown, "

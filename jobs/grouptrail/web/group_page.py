@@ -46,7 +46,7 @@ _STATUSES = contracts.statuses()
 _OF_GROUP = "cluster = :cluster AND group_id = :group"
 _SAMPLES_AT = f"""
 SELECT topic, partition, status, committed_offset, commit_at, log_start_offset, log_end_offset, lag, lag_seconds,
-  lost_records
+  time_to_loss_seconds, time_to_loss_most_seconds, time_to_loss_reason, lost_records
 FROM (
   SELECT *, row_number() OVER (PARTITION BY topic, partition ORDER BY sampled_at DESC) AS place
   FROM consumer_lag

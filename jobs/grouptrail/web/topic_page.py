@@ -70,6 +70,7 @@ def _partition(number: int, rows: list[Row], delete_rate: float | None) -> Topic
         headroom=headroom,
         produce_rate=max(_known(rows, "produce_rate"), default=None),
         delete_rate=delete_rate,
+        time_to_loss_seconds=min(_known(rows, "time_to_loss_seconds"), default=None),
         seconds_to_loss=_seconds_to_loss(slowest, headroom, delete_rate),
     )
 
