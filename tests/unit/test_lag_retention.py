@@ -116,6 +116,8 @@ def test_time_to_loss_of_a_group_that_does_not_read_is_retention_less_age() -> N
 def test_time_to_loss_of_a_record_that_is_old_enough_is_zero() -> None:
     """Also where its age has no upper limit, and where the size of the log is not known."""
     assert _loss(SETTINGS, ages=(120.0, 130.0)) == Loss(0.0, 5.0, "retention.ms=100000")
+    # It should have been deleted: a later timestamp in its segment holds it.
+    assert _loss(SETTINGS, ages=(126.0, 130.0)) == Loss(0.0, None, "retention.ms=100000")
     assert _loss(SETTINGS, ages=(120.0, math.inf)).least == 0.0
     assert _loss(replace(SETTINGS, retention_bytes=10), ages=(120.0, 130.0)).least == 0.0
 

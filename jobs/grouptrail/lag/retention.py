@@ -238,7 +238,8 @@ def _by_time(
     least = np.where(np.isinf(kept), np.inf, np.where(np.isinf(left), np.nan, np.maximum(left, 0.0)))
     # Whatever its age is, it is old enough.
     least[unread.least_ages >= kept] = 0.0
-    most = np.maximum(kept_at_most - unread.least_ages, 0.0)
+    # What is still there then is held by a later timestamp.
+    most = np.where(unread.least_ages > kept_at_most, np.nan, kept_at_most - unread.least_ages)
     is_reading = np.nan_to_num(unread.consume_rates) > 0
     is_followed = is_reading & (unread.reading_seconds > least) & np.isfinite(least)
     least[is_reading & (unread.reading_seconds <= least)] = np.inf
