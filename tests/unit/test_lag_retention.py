@@ -90,6 +90,8 @@ def _loss(
         bytes=whole(size),
         sized_ends=whole(end),
     )
+    if without := retention.reasons_without_limit(unread.kinds):
+        return Loss(None, None, without[0][1])
     return _only(time_to_loss(unread, retention, [] if ends is None else ends.samples, check_seconds))
 
 

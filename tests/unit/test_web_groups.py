@@ -295,3 +295,41 @@ def test_two_clusters_are_told_apart(tmp_path: Path) -> None:
     ]
     assert names(site, "?cluster=west") == ["billing"]
     assert "/groups/billing?cluster=west" in site.get("/")
+
+
+def test_groups_that_will_lose_data_have_the_earliest_time_of_their_partitions(tmp_path: Path) -> None:
+    """The column is there if some group on the page has a figure; a stale one has none."""
+    config = configured(tmp_path)
+    loss = {"time_to_loss_most_seconds": 10_800.0, "time_to_loss_reason": "retention.ms=86400000"}
+    lay(
+        config,
+        "consumer_lag",
+        lag_row(1, group_id="fine"),
+        lag_row(1, group_id="losing", time_to_loss_seconds=9_000.0, **loss),
+        lag_row(2, group_id="losing", time_to_loss_seconds=7_300.0, **loss),
+        lag_row(3, group_id="losing", time_to_loss_seconds=7_300.0, time_to_loss_reason="retention.bytes=1"),
+    )
+    site = Site(config)
+    left = {group["group_id"]: group["time_to_loss_seconds"] for group in listed(site)["groups"]}
+    assert left["fine"] is None
+    assert 7_200 < left["losing"] <= 7_300
+    assert names(site, "?sort=time_to_loss_seconds") == ["losing", "fine"]
+    assert "Loss in" in site.get("/")
+    page = site.get("/groups/losing")
+    assert "at the earliest, retention deletes unread records" in page
+    assert 'title="retention.ms=86400000"' in page
+    assert "2 h to 3 h" in page
+    partitions = json.loads(site.get("/api/v1/groups/losing"))["partitions"]
+    assert {row["time_to_loss_reason"] for row in partitions} == {"retention.ms=86400000", "retention.bytes=1"}
+    topic = json.loads(site.get("/api/v1/topics/orders"))["partitions"]
+    assert [row["time_to_loss_seconds"] is None for row in topic] == [False, False, False]
+
+
+def test_groups_without_time_to_loss_have_no_column_for_it(tmp_path: Path) -> None:
+    """Neither have those whose figures are stale."""
+    config = configured(tmp_path)
+    lay(config, "consumer_lag", lag_row(1, time_to_loss_seconds=60.0, sampled_at=now() - timedelta(hours=1)))
+    site = Site(config)
+    assert "Loss in" not in site.get("/")
+    [partition] = json.loads(site.get("/api/v1/topics/orders"))["partitions"]
+    assert partition["time_to_loss_seconds"] is None

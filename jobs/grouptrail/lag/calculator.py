@@ -662,6 +662,11 @@ class LagCalculator:
         reasons.set(np.flatnonzero(lag.readable == 0), NOTHING_UNREAD)
         reasons.set(np.flatnonzero(lag.readable == UNKNOWN), NO_LAG)
         unread = np.flatnonzero(lag.readable > 0)
+        kinds = self._retention.of(entries.partitions[unread], self._index)
+        for these, reason in self._retention.reasons_without_limit(kinds):
+            reasons.set(unread[these], reason)
+        is_limited = self._retention.are_limited[kinds]
+        unread, kinds = unread[is_limited], kinds[is_limited]
         partitions, offsets = entries.partitions[unread], lag.first_unread[unread]
         # The group may have read more since it was polled.
         is_polled = np.asarray(whole(pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)))[unread]
@@ -670,7 +675,7 @@ class LagCalculator:
         is_read = age.record_at[unread] != UNKNOWN
         waited = np.maximum(entries.sampled_at - age.record_at, 0)[unread] / MICROS
         logs = UnreadLogs(
-            kinds=self._retention.of(partitions, self._index),
+            kinds=kinds,
             partitions=partitions,
             offsets=offsets,
             ends=offsets + lag.readable[unread],
@@ -683,7 +688,9 @@ class LagCalculator:
             starts=ints(entries.logs["log_start_offset"])[unread],
             log_ends=entries.end[unread],
             bytes=at_numbers(self._sizes.bytes, partitions),
-            sized_ends=self._ends.ends_at(partitions, at_numbers(self._sizes.at, partitions)),
+            sized_ends=self._ends.ends_at(partitions, at_numbers(self._sizes.at, partitions))
+            if self._retention.has_bytes
+            else np.full(len(unread), UNKNOWN),
         )
         loss = time_to_loss(logs, self._retention, self._ends.samples, self._rules.retention_check_seconds)
         least[unread], most[unread] = np.floor(loss.least * 1000) / 1000, np.ceil(loss.most * 1000) / 1000

@@ -115,14 +115,25 @@ class LogSizes:
 
 
 class Retention:
-    """The settings of the topics of partitions, by the partitions' numbers."""
+    """The settings of the topics of partitions, by the partitions' numbers.
+
+    `are_limited`: by kind, whether retention has a limit that is known; `has_bytes`: whether any has one by size.
+    """
 
     def __init__(self, settings: Mapping[str, TopicSettings], missing: str = NOT_SAMPLED) -> None:
         """`missing` is the reason why there are no figures of other topics."""
         numbers = {its: number for number, its in enumerate(dict.fromkeys(settings.values()), 1)}
         self.kinds = [_Kind.unknown(missing), *map(_Kind.of, numbers)]
+        self.are_limited = np.array([np.isfinite(one.seconds) or np.isfinite(one.bytes) for one in self.kinds])
+        self.has_bytes = any(np.isfinite(one.bytes) for one in self.kinds)
         self._of_topic = {topic: numbers[its] for topic, its in settings.items()}
         self._of_partition = np.empty(0, np.int64)
+
+    def reasons_without_limit(self, kinds: Ints) -> list[tuple[Ints, str]]:
+        """Return the entries of which retention has no limit that is known, and why it foresees no loss."""
+        counts = np.bincount(kinds, minlength=len(self.kinds))
+        others = np.flatnonzero((counts > 0) & ~self.are_limited).tolist()
+        return [(np.flatnonzero(kinds == number), self.kinds[number].reasons[_NONE]) for number in others]
 
     def of(self, partitions: Ints, index: PartitionIndex) -> Ints:
         """Return the numbers of the `kinds` of partitions."""
@@ -196,25 +207,28 @@ class TimeToLoss:
 def time_to_loss(
     unread: UnreadLogs, retention: Retention, samples: Sequence[LogEndSample], check_seconds: float
 ) -> TimeToLoss:
-    """Return after which time unread records are deleted, if each group goes on at its rate.
+    """Return after which time unread records are deleted, if each group goes on at its rate; all kinds have a limit.
 
     `samples` are log ends, the oldest first; brokers check logs every `check_seconds`.
     """
-    by_time, by_size = _by_time(unread, retention, samples, check_seconds), _by_size(unread, retention, check_seconds)
-    least, most = np.minimum(by_time[0], by_size[0]), np.fmin(by_time[1], by_size[1])
+    by_time = _by_time(unread, retention, samples, check_seconds)
     # What can be deleted now needs no further figure.
-    is_due = (by_time[0] == 0) | (by_size[0] == 0)
-    least[is_due] = 0.0
+    is_due = by_time[0] == 0
+    which = np.where(np.isnan(by_time[0]), _NO_AGE, _NONE)
+    least, most = by_time
+    if retention.has_bytes:
+        by_size = _by_size(unread, retention, check_seconds)
+        is_due |= by_size[0] == 0
+        least, most = np.minimum(least, by_size[0]), np.fmin(most, by_size[1])
+        least[is_due] = 0.0
+        has_no_size = np.isnan(unread.sizes) | (_by_kind(unread, retention, "is_remote") != 0)
+        which[np.isnan(by_size[0])] = _NO_RATE
+        which[np.isnan(by_size[0]) & has_no_size] = _NO_SIZE
+        which[np.isnan(by_time[0])] = _NO_AGE
+        which[by_size[0] == least] = _BY_SIZE
     is_known = np.isfinite(least)
-    which = np.full(len(unread), _NONE)
-    has_no_size = np.isnan(unread.sizes) | (_by_kind(unread, retention, "is_remote") != 0)
-    which[np.isnan(by_size[0])] = _NO_RATE
-    which[np.isnan(by_size[0]) & has_no_size] = _NO_SIZE
-    which[np.isnan(by_time[0])] = _NO_AGE
-    which[np.isnan(_by_kind(unread, retention, "seconds"))] = _NONE
-    which[is_known] = _BY_TIME
-    which[is_known & (by_size[0] == least)] = _BY_SIZE
     which[is_known & (by_time[0] == least)] = _BY_TIME
+    which[np.isinf(least)] = _NONE
     codes = unread.kinds * _REASONS + which
     reasons = [
         (np.flatnonzero(codes == code), retention.kinds[code // _REASONS].reasons[code % _REASONS])

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 LAG_COLUMNS = (
     "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
     "log_end_offset", "lag", "lost_records", "lag_seconds", "lag_seconds_error", "consume_rate", "produce_rate",
-    "catch_up_seconds", "usual_wait_seconds", "time_to_loss_seconds", "status",
+    "catch_up_seconds", "usual_wait_seconds", "time_to_loss_seconds", "time_to_loss_most_seconds",
+    "time_to_loss_reason", "status",
 )  # fmt: skip
 INTERVAL_BUCKETS = contracts.metrics()["kafka_consumer_group_rebalance_interval_seconds"].buckets
 
@@ -497,8 +498,11 @@ class SnapshotReader:
         sampled_at = pc.cast(rows["sampled_at"], pa.int64())
         since = np.clip(now - np.asarray(pc.fill_null(sampled_at, 0)) / 1e6, 0, most)
         older = pc.if_else(pc.greater(rows["lag"], 0), pc.add(rows["lag_seconds"], since), rows["lag_seconds"])
-        left = pc.max_element_wise(pc.subtract(rows["time_to_loss_seconds"], since), 0.0, skip_nulls=False)
-        for name, column in (("lag_seconds", older), ("time_to_loss_seconds", left)):
+        changed = {"lag_seconds": older}
+        for name in ("time_to_loss_seconds", "time_to_loss_most_seconds"):
+            if name in rows.column_names:
+                changed[name] = pc.max_element_wise(pc.subtract(rows[name], since), 0.0, skip_nulls=False)
+        for name, column in changed.items():
             rows = rows.set_column(rows.column_names.index(name), name, column)
         return rows
 

@@ -32,6 +32,8 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
     for row in rows.to_pylist():
         partitions.setdefault(row["partition"], []).append(row)
     shown = [_partition(number, partitions[number], delete_rates.get(number)) for number in sorted(partitions)]
+    if known.is_stale:
+        shown = [partition.model_copy(update={"time_to_loss_seconds": None}) for partition in shown]
     rates = [partition.produce_rate for partition in shown if partition.produce_rate is not None]
     return Topic(
         notices=list(known.notices),
