@@ -148,6 +148,7 @@ def _sample(group: str, partition: int, now: datetime, number: int) -> dict[str,
         "consume_rate": 10.0,
         "produce_rate": 10.0,
         "catch_up_seconds": 12.0 if verdict == "OK" else None,
+        "time_to_loss_seconds": 600.0 if verdict == "STOP" else None,
     }
 
 

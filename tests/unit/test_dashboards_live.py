@@ -249,6 +249,7 @@ def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
         ("ConsumerGroupRewound", "rewound"),
         ("ConsumerGroupLagUnknown", "unknown"),
         ("ConsumerGroupLostRecords", "stopped"),
+        ("ConsumerWillLoseData", "stopped"),
         ("ConsumerGroupOffsetsNearRetention", "stopped"),
         ("ConsumerGroupOffsetsNearRetention", "rewound"),
         ("ConsumerGroupOffsetsNearRetention", "nightly"),

@@ -58,6 +58,7 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
     processor: Any = object.__new__(LagState)
     processor._settings = SimpleNamespace(sample_seconds=10.0)
     processor._groups, processor._calculator, processor._log = GroupStatuses(), new_calculator(), print
+    processor._retention = SimpleNamespace(refresh=lambda _calculator: None)
     processor.has_new_commits = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
     processor._commits = Commits(pa.Table.from_pylist([commit(-5, 100), commit(3_600, 460)], COMMITS))

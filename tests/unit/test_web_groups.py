@@ -307,20 +307,21 @@ def test_groups_that_will_lose_data_have_the_earliest_time_of_their_partitions(t
         lag_row(1, group_id="fine"),
         lag_row(1, group_id="losing", time_to_loss_seconds=9_000.0, **loss),
         lag_row(2, group_id="losing", time_to_loss_seconds=7_300.0, **loss),
-        lag_row(3, group_id="losing", time_to_loss_seconds=7_300.0, time_to_loss_reason="retention.bytes=1"),
+        lag_row(3, group_id="full", time_to_loss_seconds=0.0, time_to_loss_reason="retention.bytes=1"),
     )
     site = Site(config)
     left = {group["group_id"]: group["time_to_loss_seconds"] for group in listed(site)["groups"]}
     assert left["fine"] is None
     assert 7_200 < left["losing"] <= 7_300
-    assert names(site, "?sort=time_to_loss_seconds") == ["losing", "fine"]
+    assert names(site, "?sort=time_to_loss_seconds") == ["full", "losing", "fine"]
     assert "Loss in" in site.get("/")
     page = site.get("/groups/losing")
-    assert "at the earliest, retention deletes unread records" in page
+    assert "until retention may delete unread records" in page
     assert 'title="retention.ms=86400000"' in page
     assert "2 h to 3 h" in page
     partitions = json.loads(site.get("/api/v1/groups/losing"))["partitions"]
-    assert {row["time_to_loss_reason"] for row in partitions} == {"retention.ms=86400000", "retention.bytes=1"}
+    assert "any time" in site.get("/groups/full")
+    assert {row["time_to_loss_reason"] for row in partitions} == {"retention.ms=86400000"}
     topic = json.loads(site.get("/api/v1/topics/orders"))["partitions"]
     assert [row["time_to_loss_seconds"] is None for row in topic] == [False, False, False]
 
