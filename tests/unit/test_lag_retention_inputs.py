@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.warehouse import Warehouse
 from support.fake_cluster import DEFAULTS, FakeCluster, log_dir
 from support.lag_samples import Row, commit, log, new_calculator, row_at
+from support.noted_samples import note_sample
 from unit.test_lag_retention import SETTINGS
 
 FIGURES = ("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason")
@@ -90,10 +90,7 @@ class Cluster:
         sizes, _ = sampler.log_sizes()
         assert sizes is not None
         rows.replace_log_sizes(sizes)
-        noted = {"at": (datetime.now(UTC) - ago).isoformat(), "interval_seconds": 60, "problems": []}
-        folder = Path(self.warehouse.checkpoint_path("cluster"))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "last_sample.json").write_text(json.dumps(noted))
+        note_sample(self.warehouse, "cluster", datetime.now(UTC) - ago)
 
 
 def lagging(inputs: RetentionInputs, calculator: LagCalculator, since: float = 0) -> tuple[Any, ...]:

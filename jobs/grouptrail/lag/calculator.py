@@ -5,8 +5,9 @@ Works on whole columns; reads no table, no broker and no clock. Start at `LagCal
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,8 @@ _LAST_TIME = 253_402_300_800 * MICROS
 # The columns of `log_offsets` that entries need.
 _OF_LOGS = ["topic_id", "sampled_at", "log_start_offset", "last_stable_offset", "log_end_offset", "error"]
 
+_NO_AGES = (np.empty(0),) * 3
+
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
 # So many entries at a time stay in the processor's cache, and take little memory.
@@ -119,14 +122,12 @@ class _Age:
 
     `by_samples` is the age without timestamps that brokers looked up, which verdicts go by: a producer may set any.
     `record_at` is the record's own timestamp (microseconds), where it was read. `older` are the records that are
-    older than the samples; `is_due`: such a record has to be read to know more. The age is between `least` and
-    `most`, infinite without an upper limit; `most_by_samples` is that of the samples alone.
+    older than the samples; `is_due`: such a record has to be read to know more. `limits` returns the lower and the
+    upper limits, infinite without any, and the upper ones by the samples alone.
     """
 
     seconds: Floats
-    least: Floats
-    most: Floats
-    most_by_samples: Floats
+    limits: Callable[[], tuple[Floats, Floats, Floats]]
     by_samples: Floats
     errors: Floats
     methods: Texts
@@ -619,7 +620,8 @@ class LagCalculator:
         is_due[bounded] = by_timestamp.is_due
         is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
         errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
-        limits = _limits(
+        limits = partial(
+            _limits,
             seconds,
             written.of(~is_exact),
             now[lagging[~is_exact]],
@@ -627,7 +629,7 @@ class LagCalculator:
             bounded=bounded,
             by_timestamp=by_timestamp.most_seconds,
         )
-        return _Age(seconds, *limits, by_samples, errors, methods, record_at, older, is_due)
+        return _Age(seconds, limits, by_samples, errors, methods, record_at, older, is_due)
 
     def _lag_columns(self, entries: Entries, lag: Lag, age: _Age) -> dict[str, pa.Array]:
         commits, logs = entries.commits, entries.logs
@@ -668,9 +670,10 @@ class LagCalculator:
         is_limited = self._retention.are_limited[kinds]
         unread, kinds = unread[is_limited], kinds[is_limited]
         partitions, offsets = entries.partitions[unread], lag.first_unread[unread]
+        least_ages, most_ages, sampled_ages = (ages[unread] for ages in (age.limits() if len(unread) else _NO_AGES))
         # The group may have read more since it was polled.
         is_polled = np.asarray(whole(pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)))[unread]
-        least_ages = np.maximum(age.least[unread] - np.where(is_polled, self._rules.poll_seconds, 0.0), 0.0)
+        least_ages = np.maximum(least_ages - np.where(is_polled, self._rules.poll_seconds, 0.0), 0.0)
         # Deletion goes by the record's own timestamp.
         is_read = age.record_at[unread] != UNKNOWN
         waited = np.maximum(entries.sampled_at - age.record_at, 0)[unread] / MICROS
@@ -681,8 +684,8 @@ class LagCalculator:
             ends=offsets + lag.readable[unread],
             at=entries.sampled_at[unread],
             least_ages=np.where(is_read, np.minimum(least_ages, waited), least_ages),
-            most_ages=np.where(is_read, waited, age.most[unread]),
-            sampled_ages=age.most_by_samples[unread],
+            most_ages=np.where(is_read, waited, most_ages),
+            sampled_ages=sampled_ages,
             consume_rates=consumed[unread],
             produce_rates=produced[unread],
             starts=ints(entries.logs["log_start_offset"])[unread],
