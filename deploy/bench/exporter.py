@@ -64,7 +64,8 @@ def lag_rows(groups: int) -> pa.Table:
         "lag_seconds_method": "observed", "lag_seconds_error": 0.5, "consume_rate": 10.5, "produce_rate": 11.25,
         "catch_up_seconds": 12.5, "status": "WARN", "status_reason": "lag never fell", "group_state": "Stable",
         "problem": None, "first_unread_record_at": None, "silent_seconds": None, "read_before_end": None,
-        "usual_wait_seconds": None, "last_wait_seconds": None,
+        "usual_wait_seconds": None, "last_wait_seconds": None, "time_to_loss_seconds": 86_400.0,
+        "time_to_loss_most_seconds": None, "time_to_loss_reason": "retention.ms=604800000",
     }  # fmt: skip
     each = {
         "group_id": names[group], "topic": topics[topic], "partition": number % PARTITIONS_A_TOPIC,

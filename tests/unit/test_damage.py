@@ -19,6 +19,7 @@ from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.damage import damage_of, notes
 from grouptrail.storage.engines.delta_rs import DeltaRs
 from grouptrail.storage.engines.engine import Once
@@ -28,7 +29,7 @@ from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.table import Table
 from support.cli_in_process import run_cli
 from support.damaged_files import damage, repair
-from support.exporter_tables import configured, figures, lag_row, lay_everything, now
+from support.exporter_tables import cluster_of, configured, figures, lag_row, lay_cluster, lay_everything, now
 from support.from_config import snapshot_reader
 from support.sample_groups import billing
 from support.small_tables import lay
@@ -127,6 +128,24 @@ def test_open_tables_damaged_file_costs_its_own_rows_and_is_named(stored: Table,
     [text] = damage_of(stored.path)
     assert text.startswith(f"{file} is damaged (")
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("folder", ["lake", "my lake", "a=b", "späth", "a#b?c+d"])
+def test_open_tables_damaged_file_of_a_partitioned_table_costs_its_own_rows(tmp_path: Path, folder: str) -> None:
+    """Its files are in folders such as `open_bucket=0`, and the warehouse may be in any."""
+    config = configured(tmp_path / folder)
+    lay_cluster(config, cluster_of())
+    table = warehouse_of(config).table("topic_partitions")
+    bucket = bucket_of("orders")
+    assert bucket not in (bucket_of("audit"), bucket_of("__consumer_offsets"))
+    [file] = Path(table.path).glob(f"*/open_bucket={bucket}/*.parquet")
+    flip(file)
+    tables = OpenTables([table.location], {table.name: ("topic",)})
+    tables.refresh()
+    topics = tables.rows("SELECT DISTINCT topic FROM topic_partitions ORDER BY topic")["topic"].to_pylist()
+    assert topics == ["__consumer_offsets", "audit"]
+    [text] = damage_of(table.path)
+    assert text.startswith(f"{file} is damaged (")
 
 
 @pytest.mark.parametrize("name", BREAKS)

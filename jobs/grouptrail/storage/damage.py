@@ -245,7 +245,7 @@ def of_files(table: DeltaTable, paths: Collection[str], folder: str) -> DeltaTab
         if file["path"] in paths:
             values = {name: file[f"partition.{name}"] for name in partitioned_by}
             texts = {name: None if value is None else str(value) for name, value in values.items()}
-            uri = Path(there, file["path"]).absolute().as_uri()
+            uri = f"file://{Path(there, file['path']).absolute()}"  # delta-rs does not decode it
             actions.append(AddAction(uri, file["size_bytes"], texts, 0, True, "{}"))
     create_table_with_add_actions(folder, table.schema(), actions, partition_by=partitioned_by)
     return DeltaTable(folder)
