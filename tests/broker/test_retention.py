@@ -33,6 +33,7 @@ from servers.kafka import Broker
 from support import small_tables
 from support.contexts import lag_inputs
 from support.kafka_clients import PATIENCE_SECONDS, await_that, in_background
+from support.kafka_versions import EVERY_VERSION
 from support.lag_cluster import empty_tables
 from support.lag_samples import LOGS
 from support.noted_samples import note_sample
@@ -106,15 +107,16 @@ class Observed:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
-@pytest.fixture(scope="module")
-def losing_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+@pytest.fixture(scope="module", params=EVERY_VERSION)
+def losing_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker that checks its logs every second."""
     properties = {
         "log.retention.check.interval.ms": str(round(CHECK_SECONDS * 1000)),
         "log.initial.task.delay.ms": "1",
         "log.cleaner.backoff.ms": "500",
     }
-    with Broker(tmp_path_factory.mktemp("kafka"), properties=properties) as started:
+    version: str = request.param
+    with Broker(tmp_path_factory.mktemp("kafka"), version=version, properties=properties) as started:
         yield started
 
 
