@@ -298,10 +298,7 @@ class Broker:
 
     def _format_once(self) -> None:
         """Write the server's settings; the first time also create its empty log folder."""
-        data = self.directory / "data"
-        self.directory.mkdir(parents=True, exist_ok=True)
-        settings = self.directory / "server.properties"
-        settings.write_text("".join(f"{key}={value}\n" for key, value in self._settings(data).items()))
+        data, settings = self.directory / "data", self._write_settings()
         if (data / "meta.properties").exists():
             return
         features = [part for feature in _FEATURES.get(_minor(self.version), ()) for part in ("--feature", feature)]
@@ -312,6 +309,12 @@ class Broker:
                 f"Kafka {self.version} refuses its settings in {settings} "
                 f"({error_line(formatted.stdout + formatted.stderr)}): correct `properties`"
             )
+
+    def _write_settings(self) -> Path:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file, settings = self.directory / "server.properties", self._settings(self.directory / "data")
+        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return file
 
     def _settings(self, data: Path) -> dict[str, str]:
         listeners = {"PLAINTEXT": self._port, "CONTROLLER": self.controller_port}
@@ -343,14 +346,19 @@ class Broker:
             **self._properties,
         }
 
+    def _command(self) -> list[str]:
+        return [*self._java_command(self._heap), "kafka.Kafka", str(self.directory / "server.properties")]
+
     def _launch(self) -> None:
-        command = [*self._java_command(self._heap), "kafka.Kafka", str(self.directory / "server.properties")]
         with self.log_file.open("ab") as log:
             environ = os.environ | java_environment(self._java)
-            self._process = processes.launch(command, stdout=log, stderr=subprocess.STDOUT, environ=environ)
+            self._process = processes.launch(self._command(), stdout=log, stderr=subprocess.STDOUT, environ=environ)
+
+    def _answers(self) -> bool:
+        return _answers(self.bootstrap)
 
     def _wait_until_it_answers(self, deadline: float) -> None:
-        while not _answers(self.bootstrap):
+        while not self._answers():
             if not self.running:
                 raise BrokerError(f"Kafka {self.version} ended while it started: {self._log_tail()}")
             if time.monotonic() > deadline:

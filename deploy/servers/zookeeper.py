@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
-import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from grouptrail.spark.java import java_environment
-from servers import processes
-from servers.errors import BrokerError
 from servers.kafka import Broker
 
 VERSION = "3.9.1"
@@ -23,7 +17,6 @@ CONTROLLER = 3000
 
 _HEAP = "256m"
 _DEADLINE_SECONDS = 60
-_POLL_SECONDS = 0.1
 _WITH_KRAFT = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -49,22 +42,8 @@ class _Node(Broker):
     def _format_once(self) -> None:
         if self.role.get("process.roles") == "controller":
             super()._format_once()
-            return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        settings = self._settings(self.directory / "data")
-        (self.directory / "server.properties").write_text("".join(f"{key}={one}\n" for key, one in settings.items()))
-
-    def _await_port(self, deadline: float) -> None:
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.controller_port), timeout=1).close()
-                return
-            except OSError as error:
-                if not self.running or time.monotonic() > deadline:
-                    raise BrokerError(
-                        f"nothing listens on port {self.controller_port}: {self._log_tail()}"
-                    ) from error
-            time.sleep(_POLL_SECONDS)
+        else:
+            self._write_settings()
 
 
 class _Controller(_Node):
@@ -72,25 +51,22 @@ class _Controller(_Node):
         settings = super()._settings(data)
         return {**settings, "listeners": f"CONTROLLER://127.0.0.1:{self.controller_port}"}
 
-    def _wait_until_it_answers(self, deadline: float) -> None:
-        self._await_port(deadline)
+    def _answers(self) -> bool:
+        return _listens(self.controller_port)
 
 
 class _ZooKeeper(_Node):
     def _format_once(self) -> None:
         (self.directory / "data").mkdir(parents=True, exist_ok=True)
 
-    def _launch(self) -> None:
-        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+    def _command(self) -> list[str]:
         java, *options = self._java_command(_HEAP)
-        arguments = [str(self.controller_port), str(self.directory / "data")]
-        command = [java, "-Dzookeeper.admin.enableServer=false", *options, main, *arguments]
-        with self.log_file.open("ab") as log:
-            environ = os.environ | java_environment(self._java)
-            self._process = processes.launch(command, stdout=log, stderr=subprocess.STDOUT, environ=environ)
+        main = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        place = [str(self.controller_port), str(self.directory / "data")]
+        return [java, "-Dzookeeper.admin.enableServer=false", *options, main, *place]
 
-    def _wait_until_it_answers(self, deadline: float) -> None:
-        self._await_port(deadline)
+    def _answers(self) -> bool:
+        return _listens(self.controller_port)
 
 
 class KafkaWithZooKeeper:
@@ -151,3 +127,11 @@ class KafkaWithZooKeeper:
     def _kill(self) -> None:
         for node in (*self.brokers, *filter(None, [self._controller]), self._zookeeper):
             node.kill()
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
