@@ -73,8 +73,7 @@ class Described(Protocol):
 
 
 class Sampler:
-    """Takes samples of a cluster; remembers when it last read the settings of all topics, and the
-    sizes of logs.
+    """Takes samples of a cluster; remembers when it last read all settings of topics and sizes of logs.
 
     `missing` are topics that the last sample missed. Only the second sample that misses a topic takes it for deleted:
     brokers that have just started, all at once, may list each other and not know the topics yet.

@@ -230,6 +230,16 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"
 
 
+def counted(many: int, noun: str) -> str:
+    """Return a number and its noun: `2 groups`."""
+    return f"{many:,} {noun}{'' if many == 1 else 's'}"
+
+
+def to_the_second(text: str) -> str:
+    """Return a time, in ISO 8601, without the fraction of its second, the T and the Z."""
+    return text[:19].replace("T", " ")
+
+
 _WRITERS = {
     "json": write_json,
     "csv": write_csv,

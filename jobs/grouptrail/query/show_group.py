@@ -15,7 +15,7 @@ from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC, coordinator_partition
 from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
-from grouptrail.query.formats import RowsFormat, write_rows
+from grouptrail.query.formats import RowsFormat, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.views import LATEST, filled
@@ -280,7 +280,7 @@ def _state(group: Row) -> str:
         return "state not known"
     inferred = "" if group["evidence"] == "recorded" else f" at the latest ({group['evidence']})"
     note = f" ({group['state_note']})" if group["state_note"] else ""
-    return f"{group['state']} since {_time(group['state_since'])} UTC{inferred}{note}"
+    return f"{group['state']} since {to_the_second(group['state_since'])} UTC{inferred}{note}"
 
 
 def _coordinator(group: Row) -> str:
@@ -301,7 +301,7 @@ def _brokers(group: Row) -> str:
     known = [f"{_broker(one)} {when}" for one, when in ((then, "then"), (now, "now")) if one]
     moved = ""
     if then and then["may_have_moved"]:
-        moved = f" (it moved between {_time(then['last_seen_at'])} and {_time(then['valid_to'])} UTC)"
+        moved = f" (it moved between {to_the_second(then['last_seen_at'])} and {to_the_second(then['valid_to'])} UTC)"
     return f", on {' and '.join(known)}{moved}" if known else ""
 
 
@@ -332,7 +332,7 @@ def _committed_offsets(group: Row) -> Iterator[Block]:
                     row["topic"],
                     str(row["partition"]),
                     "" if row["committed_offset"] is None else f"{row['committed_offset']:,}",
-                    _time(row["committed_at"]),
+                    to_the_second(row["committed_at"]),
                     row["metadata"] or "",
                 )
                 for row in group["committed"]
@@ -354,7 +354,7 @@ def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
                 member["client_id"] if member["instance_id"] else distinct[member["member_id"]],
                 *([member["instance_id"] or "-"] if has_instances else []),
                 member["client_host"].removeprefix("/"),
-                _time(member["joined_at"]),
+                to_the_second(member["joined_at"]),
                 _owned(member["partitions"], is_connect=group["protocol_type"] == "connect"),
                 member["member_id"],
             )
@@ -403,7 +403,7 @@ def _generations(rows: list[Row], distinct: Mapping[str, str]) -> Iterator[Block
 
 def _generation(row: Row, distinct: Mapping[str, str]) -> Iterator[str]:
     yield str(row["generation"])
-    yield _time(row["started_at"])
+    yield to_the_second(row["started_at"])
     if row["cause"] is None:
         yield from "-" * 6
         return
@@ -432,11 +432,6 @@ def _span(seconds: float | None) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def _time(text: str) -> str:
-    """Return a time to the second."""
-    return text[:19].replace("T", " ")
 
 
 def _grid(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Grid:

@@ -18,7 +18,7 @@ from grouptrail.query.broker_loss import (
     UNKNOWN,
 )
 from grouptrail.query.document import Block, Grid, Heading, Line, footer, write_document
-from grouptrail.query.formats import RowsFormat, write_rows
+from grouptrail.query.formats import RowsFormat, counted, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.show_group import ranges
 from grouptrail.query.what_if import describe_loss
@@ -111,15 +111,14 @@ def _described(loss: Row) -> Iterator[Block]:
         yield Line()
         yield from _groups(loss["groups"])
     yield Line()
-    yield Line(
-        f"the cluster as sampled at {_time(loss['sampled_at'])} UTC, last changed {_time(loss['changed_at'])} UTC"
-    )
+    sampled, changed = (to_the_second(loss[name]) for name in ("sampled_at", "changed_at"))
+    yield Line(f"the cluster as sampled at {sampled} UTC, last changed {changed} UTC")
 
 
 def _title(loss: Row) -> str:
     named = [_broker(broker) for broker in loss["brokers"]]
     verb = "stops" if len(named) == 1 else "stop"
-    then = f" at {_time(loss['at'])} UTC" if loss["at"] else ""
+    then = f" at {to_the_second(loss['at'])} UTC" if loss["at"] else ""
     return f"if {' and '.join(named)} of cluster {loss['cluster']} {verb}{then}"
 
 
@@ -132,9 +131,9 @@ def _broker(broker: Row) -> str:
 def _extent(loss: Row) -> str:
     subject = "it" if len(loss["brokers"]) == 1 else "they"
     leads, has, coordinates = ("leads", "has", "coordinates") if subject == "it" else ("lead", "have", "coordinate")
-    replicas = _count(sum(loss["counts"].values()), "partition")
+    replicas = counted(sum(loss["counts"].values()), "partition")
     groups = loss["groups_coordinated"]
-    shown = "" if groups is None else f", and {coordinates} {_count(groups, 'group')}"
+    shown = "" if groups is None else f", and {coordinates} {counted(groups, 'group')}"
     return f"{subject} {leads} {loss['partitions_led']:,} of {replicas} that {subject} {has} a replica of{shown}"
 
 
@@ -178,13 +177,4 @@ def _groups(groups: list[Row]) -> Iterator[Block]:
 
 def _left_out(many: int, noun: str) -> Iterator[Block]:
     if many > _LINES_SHOWN:
-        yield Line(f"{_count(many - _LINES_SHOWN, f'more {noun}')}: --format json has all")
-
-
-def _count(many: int, noun: str) -> str:
-    return f"{many:,} {noun}{'' if many == 1 else 's'}"
-
-
-def _time(text: str) -> str:
-    """Return a time to the second."""
-    return text[:19].replace("T", " ")
+        yield Line(f"{counted(many - _LINES_SHOWN, f'more {noun}')}: --format json has all")

@@ -25,6 +25,7 @@ from grouptrail.query.broker_loss import (
     loss_effects,
 )
 from grouptrail.query.errors import QueryError
+from grouptrail.query.formats import counted, to_the_second
 from grouptrail.query.freshness import stale_seconds
 from grouptrail.query.views import LATEST, filled, view_query
 from grouptrail.storage.last_sample import LastSample, read_last_sample
@@ -156,7 +157,7 @@ def describe_loss(
     counts = _counts(own)
     doubts = list(_doubts(own, hidden, facts.sampled_at if facts.is_stale else None))
     is_unsafe = counts[OFFLINE] or counts[BELOW_MIN_ISR]
-    offsets_partitions = facts.partition_count(OFFSETS_TOPIC)
+    offsets_partitions = facts.partitioncounted(OFFSETS_TOPIC)
     listed = groups.affected(own, offsets_partitions)
     coordinated = sum(group["is_coordinated_there"] for group in listed)
     return {
@@ -248,7 +249,7 @@ class _ClusterFacts:
         """The ids of all brokers that the cluster listed as alive."""
         return [number for number, row in self._brokers.items() if row["is_listed"]]
 
-    def partition_count(self, topic: str) -> int | None:
+    def partitioncounted(self, topic: str) -> int | None:
         """Return how many partitions a topic has; None if no sample shows it."""
         count = self._topics.get(topic, {}).get("partition_count")
         return None if count is None else int(count)
@@ -258,19 +259,19 @@ class _ClusterFacts:
         return sorted(
             topic
             for topic in topics
-            if self.partition_count(topic) is None and self._topics.get(topic, {}).get("deleted_at") is None
+            if self.partitioncounted(topic) is None and self._topics.get(topic, {}).get("deleted_at") is None
         )
 
     def notes(self, brokers: Sequence[Row], hidden: Sequence[str]) -> Iterator[str]:
         """Yield what is not as usual, or not known, a line each."""
         for broker in brokers:
             if not broker["is_listed"]:
-                seen = f" since {_shown(broker['last_seen_at'])} UTC" if broker["last_seen_at"] else ""
+                seen = f" since {to_the_second(broker['last_seen_at'])} UTC" if broker["last_seen_at"] else ""
                 yield (
                     f"broker {broker['broker_id']} has not been listed as alive{seen}: "
                     "it has stopped already, and its leaders have moved"
                 )
-        if self.partition_count(OFFSETS_TOPIC) is None:
+        if self.partitioncounted(OFFSETS_TOPIC) is None:
             yield (
                 f"which brokers coordinate which groups is not known: no sample shows {OFFSETS_TOPIC} "
                 "(it needs DESCRIBE)"
@@ -412,23 +413,23 @@ def _doubts(own: pa.Table, hidden: Sequence[str], stale_since: datetime | None) 
     for row in pc.value_counts(unknown["problem"]).to_pylist():
         topics = sorted(unknown.filter(pc.equal(unknown["problem"], row["values"]))["topic"].unique().to_pylist())
         yield (
-            f"{_count(row['counts'], 'partition')} may be below min.insync.replicas, which is unknown "
+            f"{counted(row['counts'], 'partition')} may be below min.insync.replicas, which is unknown "
             f"({row['values']}: {_some(topics)})"
         )
     if hidden:
-        yield f"{_count(len(hidden), 'topic')} that groups read cannot be seen"
+        yield f"{counted(len(hidden), 'topic')} that groups read cannot be seen"
     if stale_since is not None:
-        yield f"the cluster was last sampled at {_shown(_iso(stale_since))} UTC"
+        yield f"the cluster was last sampled at {to_the_second(_iso(stale_since))} UTC"
 
 
 def _summary(counts: dict[str, int], doubts: Sequence[str]) -> str:
     refused, lost = counts[BELOW_MIN_ISR], counts[OFFLINE]
     bad = []
     if refused:
-        bad.append(f"{_count(refused, 'partition')} would refuse acks=all writes: below min.insync.replicas")
+        bad.append(f"{counted(refused, 'partition')} would refuse acks=all writes: below min.insync.replicas")
     if lost:
         bad.append(
-            f"{f'{lost:,}' if bad else _count(lost, 'partition')} would be offline: no replica in sync is left"
+            f"{f'{lost:,}' if bad else counted(lost, 'partition')} would be offline: no replica in sync is left"
         )
     if bad:
         return "; ".join([*bad, *doubts])
@@ -496,18 +497,9 @@ def _some(names: Sequence[str]) -> str:
     return repr(names[0]) + (f" and {len(names) - 1:,} more" if len(names) > 1 else "")
 
 
-def _count(many: int, noun: str) -> str:
-    return f"{many:,} {noun}{'' if many == 1 else 's'}"
-
-
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
 def _iso(time: datetime) -> str:
     return time.isoformat().replace("+00:00", "Z")
-
-
-def _shown(text: str) -> str:
-    """Return a time to the second."""
-    return text[:19].replace("T", " ")

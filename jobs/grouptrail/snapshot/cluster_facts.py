@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 _NOT_KNOWN = "brokers, topics and replicas are not known"
 NO_SAMPLE = f"{_NOT_KNOWN}: the job cluster has taken no sample: start `grouptrail run`, which has it by default"
-_STALE_INTERVALS = 3
-_STALE_SECONDS = 60
 
 _READ = {
     "brokers": ("cluster", "broker_id", "host", "port", "rack", "release_from", "is_controller", "open_bucket"),
@@ -121,10 +119,10 @@ class ClusterFactsReader:
         """Without `has_details` there are only the totals."""
         self._warehouse = warehouse
         self._has_details = has_details
-        self._sizes_valid = timedelta(seconds=_STALE_INTERVALS * sizes_interval_seconds + _STALE_SECONDS)
+        self._sizes_interval_seconds = sizes_interval_seconds
         self._tables = OpenTables([table.location for table in warehouse.tables(_READ)], _READ)
         self._read: tuple[datetime, ClusterFacts] | None = None
-        self._sized_at: datetime | None = None
+        self._sized: LastSample | None = None
 
     def now(self) -> ClusterFacts:
         """Return the facts by the last sample; nothing but the reason if there is none that shows the present."""
@@ -142,7 +140,7 @@ class ClusterFactsReader:
                 self._read = None
                 return ClusterFacts(problem=f"{_NOT_KNOWN}: {error}")
         facts = self._read[1]
-        if self._sized_at is None or datetime.now(UTC) - self._sized_at > self._sizes_valid:
+        if self._sized is None or self._sized.is_stale():
             none = ClusterFacts()
             return replace(facts, broker_bytes=none.broker_bytes, topic_bytes=none.topic_bytes)
         return facts
@@ -177,14 +175,15 @@ class ClusterFactsReader:
         )
 
     def _sizes(self) -> dict[str, pa.Table]:
-        self._sized_at = None
+        self._sized = None
         if self._tables.get("log_sizes") is None:
             return {}
         of_brokers = self._rows(
             "SELECT broker_id, SUM(size_bytes) AS bytes, MIN(sampled_at) AS at FROM log_sizes WHERE {cluster} "
             "GROUP BY broker_id"
         )
-        self._sized_at = pc.min(of_brokers["at"]).as_py()
+        if (oldest := pc.min(of_brokers["at"]).as_py()) is not None:
+            self._sized = LastSample(oldest, self._sizes_interval_seconds)
         return {"broker_bytes": of_brokers.drop_columns("at"), "topic_bytes": self._rows(_SIZES_OF_TOPICS)}
 
     def _open(self, name: str) -> pa.Table:

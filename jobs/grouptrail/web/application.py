@@ -17,6 +17,7 @@ from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
+from grouptrail.query.formats import counted
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
 from grouptrail.report.page import asset
@@ -119,7 +120,7 @@ def _flask(log: Log) -> Flask:
     app.jinja_env.globals |= {
         "path_of": lambda name: files[name].path,
         "page_of": texts.page_of,
-        "count": texts.count,
+        "count": counted,
         "bar": drawing.bar,
         "json_path": json_path,
         "lag_chart": drawing.lag_chart,

@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from grouptrail.query import freshness
+from grouptrail.query.formats import counted
 from grouptrail.snapshot.reader import Snapshot
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET
 from grouptrail.web.answers import Notice
-from grouptrail.web.texts import ago, count, span
+from grouptrail.web.texts import ago, span
 
 if TYPE_CHECKING:
     from grouptrail.snapshot.reader import ServedCluster
@@ -45,7 +46,7 @@ def _faults(state: ClusterState, snapshot: Snapshot) -> Iterator[tuple[Kind, str
     if snapshot.silence is not None:
         yield "failed", "No broker returns log offsets", _sentence(snapshot.not_ready)
     for name, texts in snapshot.damage.items():
-        others = f" {count(len(texts) - 1, 'other file')} of it are, too." if len(texts) > 1 else ""
+        others = f" {counted(len(texts) - 1, 'other file')} of it are, too." if len(texts) > 1 else ""
         yield (
             "failed",
             f"Rows of {name} are missing",
@@ -56,7 +57,7 @@ def _faults(state: ClusterState, snapshot: Snapshot) -> Iterator[tuple[Kind, str
             yield (
                 "failed",
                 f"The job {name} does not run",
-                f"It failed and is started again after a pause ({count(job.restarts, 'restart')} so far): "
+                f"It failed and is started again after a pause ({counted(job.restarts, 'restart')} so far): "
                 "the output of `grouptrail run` has the reason.",
             )
 

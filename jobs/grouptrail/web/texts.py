@@ -64,11 +64,6 @@ def utc(moment: datetime | None) -> str:
     return "–" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
-def count(many: int, noun: str) -> str:
-    """Return a number and its noun."""
-    return f"{many:,} {noun}{'' if many == 1 else 's'}"
-
-
 def page_of(kind: str, named: str, **parameters: str | None) -> str:
     """Return the address of the page of a group, a topic or brokers, whatever the name.
 
