@@ -99,7 +99,8 @@ class Browser:
                 "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
             )
         page.send("Page.navigate", url=url)
-        page.wait_for("document.readyState === 'complete'")
+        # The page before answers until the new one has begun.
+        page.wait_for("location.href !== 'about:blank' && document.readyState === 'complete'")
         page.drawn()
         return page
 
