@@ -121,6 +121,21 @@ def wrong_after_a_stop(schedule: Schedule, moment: int, another: int, *, keeps_t
     return [f"{fact.about}: {fact.detail}" for fact in judged if fact.verdict == "wrong"]
 
 
+def test_static_member_replaced_in_a_generation_that_was_compacted_is_not_called_gone() -> None:
+    """Its return rewrote the record of the generation; all that is left of it is in the next one, without it."""
+    first, again = (Join(client, instance_id="static-a", library="librdkafka") for client in "ba")
+    actions = (
+        first,
+        Join("c", library="librdkafka"),
+        Wait(8_000),
+        again,
+        Leave("a", for_good=True),
+        Wait(691_200_000),
+    )
+    schedule = Schedule((*actions, again), "4.0", topics=(("orders", 1), ("other", 2)))
+    assert not wrong_after_a_stop(schedule, 2, 4, keeps_tombstones=True)
+
+
 @pytest.fixture
 def seeds(request: pytest.FixtureRequest) -> range:
     """The seeds of ten thousand runs; each `--hypothesis-seed=N` has its own."""

@@ -86,7 +86,8 @@ class Change:
     @property
     def _has_static(self) -> bool:
         """Whether a generation's record may have been replaced when a static member came back."""
-        return any(member.instance_id for member in self.after.members.values())
+        members = (*self.before.members.values(), *self.after.members.values())
+        return any(member.instance_id for member in members)
 
     @property
     def _is_same_group(self) -> bool:
