@@ -221,7 +221,7 @@ class ScheduleRunner:
         def is_described() -> bool:
             with contextlib.suppress(KafkaException):
                 described = self._admin.describe_topics(TopicCollection([name]))[name].result(PATIENCE_SECONDS)
-                self._environment.names[_id_text(described.topic_id)] = name
+                self._environment.names[id_text(described.topic_id)] = name
                 return True
             return False
 
@@ -290,7 +290,7 @@ class MixedClientGroup(ClientGroup):
         return classic
 
 
-def _id_text(topic_id: Uuid) -> str:
+def id_text(topic_id: Uuid) -> str:
     """As records hold it."""
     halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
     return urlsafe_b64encode(b"".join((half % (1 << 64)).to_bytes(8, "big") for half in halves))[:22].decode()

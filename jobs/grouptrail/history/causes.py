@@ -155,7 +155,7 @@ def _is_in_first_epoch(member: Member, group: Group) -> bool:
 
 def cause_of(rebalance: Rebalance) -> Cause:
     """Return the cause of a rebalance, as far as its records show."""
-    cause = concluded(_find(rebalance))
+    cause = concluded_cause(_find(rebalance))
     if rebalance.change.after.is_polled:
         return with_doubt(cause, POLLED_NOTE)
     if rebalance.change.before.lacks_records or rebalance.change.after.lacks_records:
@@ -169,7 +169,7 @@ def with_doubt(cause: Cause, note: str) -> Cause:
     return cause._replace(certainty=certainty, note=f"{cause.note}; {note}" if cause.note else note)
 
 
-def concluded(finding: Finding) -> Cause:
+def concluded_cause(finding: Finding) -> Cause:
     """Return the cause that evidence proves; the note names the alternatives."""
     conclusion = finding.evidence.value
     parts = [part for part in (finding.detail, conclusion.otherwise) if part]
@@ -480,7 +480,7 @@ def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Coll
     ids = baseline.topic_ids
     remade = {topic for topic, topic_id in after.topic_ids.items() if ids.get(topic, topic_id) != topic_id}
     if remade & {topic for topic, _ in has}:
-        return concluded(Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated"))
+        return concluded_cause(Finding(Evidence.TOPIC_IDS_DIFFER, f"{_listed(remade)}: deleted and recreated"))
     finding = _by_partitions(baseline.partitions, has, recent_topics)
     if finding is not None and finding.evidence == Evidence.RECENTLY_SUBSCRIBED_TOPICS_ASSIGNED:
         finding = Finding(Evidence.RECENTLY_SUBSCRIBED_TOPICS_TARGETED, finding.detail)
@@ -488,7 +488,7 @@ def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Coll
         finding = Finding(
             Evidence.TARGETS_SAME, f"{len(baseline.partitions - has)} partitions are no longer assigned"
         )
-    return concluded(
+    return concluded_cause(
         finding
         or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks or an unassigned topic changed")
     )
@@ -496,7 +496,9 @@ def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Coll
 
 def cause_superseded() -> Cause:
     """Return the cause for a change of topic metadata whose targets were never computed."""
-    return concluded(Finding(Evidence.TARGETS_SUPERSEDED, "the next epoch came before an assignment was computed"))
+    return concluded_cause(
+        Finding(Evidence.TARGETS_SUPERSEDED, "the next epoch came before an assignment was computed")
+    )
 
 
 def _listed(topics: Iterable[str]) -> str:

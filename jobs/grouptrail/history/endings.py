@@ -12,8 +12,8 @@ from grouptrail.history.operations import Operation
 # A member that outlives its rebalance timeout got a new timer from another coordinator, and may then leave by itself.
 _LONGEST_TIMER_DELAY_MS = 1_000
 
-# How far the clocks of two coordinators may be apart.
-_LARGEST_SKEW_MS = 10_000
+LARGEST_SKEW_MS = 10_000
+"""How far the clocks of two coordinators may be apart."""
 
 # The default of group.consumer.min.session.timeout.ms.
 _SHORTEST_SESSION_MS = 45_000
@@ -36,37 +36,37 @@ def ending(member: Member, change: Change) -> Ending:
         away_ms = change.at - (member.away_since or change.at)
         is_long = member.away_since is None or away_ms >= _SHORTEST_SESSION_MS
         evidence = EndingEvidence.STATIC_WAS_AWAY if is_long else EndingEvidence.STATIC_WAS_AWAY_SHORTLY
-        return _concluded(evidence, since=f" {away_ms} ms before" if member.away_since is not None else "")
+        return concluded(evidence, since=f" {away_ms} ms before" if member.away_since is not None else "")
     timeout = member.rebalance_timeout_ms
     if member.unrevoked_since is not None and timeout:
         late_ms = change.at - member.unrevoked_since - timeout
         if 0 <= late_ms < _LONGEST_TIMER_DELAY_MS:
-            return _concluded(EndingEvidence.KEPT_PARTITIONS_TOO_LONG, rebalance=timeout)
-    return _concluded(EndingEvidence.TOMBSTONES)
+            return concluded(EndingEvidence.KEPT_PARTITIONS_TOO_LONG, rebalance=timeout)
+    return concluded(EndingEvidence.TOMBSTONES)
 
 
 def _classic_ending(member: Member, before: Group, after: Group) -> Ending:
     if member.instance_id is not None:
-        return _concluded(EndingEvidence.STATIC)
+        return concluded(EndingEvidence.STATIC)
     session = member.session_timeout_ms
     if before.join_ended_at is None or after.state_at is None or session is None:
-        return _concluded(EndingEvidence.NO_TIMES)
-    # Records of version 0 have -1 here: their session timeout is both.
-    rebalance = member.rebalance_timeout_ms if (member.rebalance_timeout_ms or -1) >= 0 else session
+        return concluded(EndingEvidence.NO_TIMES)
+    rebalance = member.time_to_rejoin_ms
     assert rebalance is not None
     elapsed = after.state_at - before.join_ended_at
     is_same_clock = before.leader_epoch is not None and before.leader_epoch == after.leader_epoch
-    if 0 <= elapsed < min(session, rebalance) - (0 if is_same_clock else _LARGEST_SKEW_MS):
-        return _concluded(EndingEvidence.WITHIN_TIMEOUTS, elapsed=elapsed, session=session, rebalance=rebalance)
+    if 0 <= elapsed < min(session, rebalance) - (0 if is_same_clock else LARGEST_SKEW_MS):
+        return concluded(EndingEvidence.WITHIN_TIMEOUTS, elapsed=elapsed, session=session, rebalance=rebalance)
     timeouts = {f"its session ({session} ms)": session, f"its time to rejoin ({rebalance} ms)": rebalance}
     # Below 0 the coordinator's clock was set back, and either timeout may have passed.
     passed = [name for name, timeout in timeouts.items() if not 0 <= elapsed < timeout]
     if not passed:
-        return _concluded(EndingEvidence.WITHIN_CLOCKS, elapsed=elapsed, timeout=min(session, rebalance))
-    return _concluded(EndingEvidence.AFTER_TIMEOUTS, elapsed=elapsed, timeouts=" or ".join(passed))
+        return concluded(EndingEvidence.WITHIN_CLOCKS, elapsed=elapsed, timeout=min(session, rebalance))
+    return concluded(EndingEvidence.AFTER_TIMEOUTS, elapsed=elapsed, timeouts=" or ".join(passed))
 
 
-def _concluded(evidence: EndingEvidence, **figures: int | str) -> Ending:
+def concluded(evidence: EndingEvidence, **figures: int | str) -> Ending:
+    """Return the ending that evidence shows, with its figures."""
     conclusion = evidence.value
     return Ending(evidence, conclusion.ended, conclusion.because.format(**figures))
 

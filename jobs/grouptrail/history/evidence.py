@@ -151,6 +151,35 @@ class Evidence(Enum):
         "3.7 and newer",
     )
     GONE = Conclusion("member_left_or_expired", "ambiguous", "member ids are gone", "or an administrator removed it")
+    # A coordinator takes a commit of a member only in its generation, and gives it a new session timer then
+    # (OffsetMetadataManager.validateOffsetCommit); it does not ask whether the member owns the partition.
+    GONE_AFTER_COMMIT = Conclusion(
+        "member_left",
+        "likely",
+        "a member is gone sooner after a commit of its partitions than its session lasts",
+        "or it did not join again in time, an administrator removed it, or another member committed its partitions",
+    )
+    GONE_AFTER_COMMIT_IN_EPOCH = Conclusion(
+        "member_left",
+        "likely",
+        "tombstones of a member within two seconds of a commit of its partitions",
+        "or it was removed although it committed: its heartbeats failed, or an administrator removed it",
+        "3.7 and newer",
+    )
+    GONE_SILENT = Conclusion(
+        "member_expired",
+        "likely",
+        "a member is gone a session timeout after the last of regular commits, which have no need of new records, "
+        "or there were some: others committed more of the same topics meanwhile",
+        "or it stopped committing, and left just when its session would have ended",
+    )
+    GONE_STALLED = Conclusion(
+        "member_poll_timeout",
+        "likely",
+        "the same, its time between polls (max.poll.interval.ms) after the last commit; if it had crashed, its "
+        "session would have ended before",
+        "or it stopped committing, and left just then",
+    )
     MEMBERS_RENEWED = Conclusion(
         "member_rejoined",
         "likely",
@@ -476,6 +505,28 @@ class EndingEvidence(Enum):
     )
     TOMBSTONES = EndingConclusion(
         "left_or_expired", Evidence.GONE, "a leave and an expired session write the same records"
+    )
+    # With the commits of its partitions (`departures`):
+    AFTER_COMMIT = EndingConclusion(
+        "left",
+        Evidence.GONE_AFTER_COMMIT,
+        "gone {age} ms after the last commit of its partitions, which is less than its session timeout of {session} "
+        "ms: no session expired",
+    )
+    AFTER_COMMIT_IN_EPOCH = EndingConclusion(
+        "left", Evidence.GONE_AFTER_COMMIT_IN_EPOCH, "gone {age} ms after the last commit of its partitions"
+    )
+    SILENT = EndingConclusion(
+        "expired",
+        Evidence.GONE_SILENT,
+        "its partitions were committed {commits} times, at least every {gap} ms, and then not for {age} ms: its "
+        "session of {session} ms expired",
+    )
+    STALLED = EndingConclusion(
+        "poll_timeout",
+        Evidence.GONE_STALLED,
+        "its partitions were committed {commits} times, at least every {gap} ms, and then not for {age} ms, which is "
+        "longer than its session of {session} ms and its time between polls (max.poll.interval.ms) of {rebalance} ms",
     )
 
 

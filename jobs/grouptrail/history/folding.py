@@ -72,6 +72,6 @@ class Folding:
         return rows.to_driver() if self.has_room_for(rows) else rows
 
     def has_room_for(self, rows: FoldedRows) -> bool:
-        """Return whether the driver can write the rows, and read the commits that their handovers need."""
-        is_short = rows.handovers is None or rows.handovers.is_short
+        """Return whether the driver can write the rows, and read the commits that they need."""
+        is_short = rows.span is None or rows.span.is_short
         return is_short and self.warehouse.choose(rows=sum(rows.counts.values())) == "delta-rs"

@@ -55,6 +55,12 @@ class Member:
         return self.instance_id or self.member_id
 
     @property
+    def time_to_rejoin_ms(self) -> int | None:
+        """The rebalance timeout; records of version 0 have -1 there, and their session timeout is both."""
+        timeout = self.rebalance_timeout_ms
+        return self.session_timeout_ms if timeout is None or timeout < 0 else timeout
+
+    @property
     def subscription(self) -> tuple[tuple[str, ...] | None, str | None]:
         """What it subscribes to: topics, and a pattern that the broker resolves."""
         return self.topics, self.topic_regex

@@ -25,6 +25,9 @@ Ints = npt.NDArray[np.int64]
 CommitsBetween = Callable[[datetime, datetime], ds.Dataset]
 """Returns rows of `offset_commits`, among them all of a time."""
 
+NEEDS_COMMITS = {"handed_over": "given_up_at", "departed": "left_at"}
+"""The lists in `rebalances` that commits complete, with the times until which they do."""
+
 PARTITION = ("record_partition", "group_id", "topic", "partition")
 IN_TIME = ("at", "is_handover", "record_offset")
 COMMIT_COLUMNS = ("committed_offset", "commit_age_ms", "may_be_read_twice")
@@ -40,8 +43,8 @@ _ROWS_AT_A_TIME = 1_000_000
 
 
 @dataclass(frozen=True)
-class HandoverSpan:
-    """The time range in which partitions were given up, and their groups."""
+class CommitSpan:
+    """The time range in which partitions were given up or members left, and their groups."""
 
     first: datetime
     last: datetime
@@ -49,11 +52,14 @@ class HandoverSpan:
 
     @classmethod
     def of(cls, rebalances: pa.Table) -> Self | None:
-        """Return the span of rows of `rebalances`; None where nothing was handed over."""
-        lists = rebalances["handed_over"].combine_chunks()
-        given_up = pc.struct_field(lists.flatten(), "given_up_at")
-        groups = pc.unique(rebalances["group_id"].take(pc.list_parent_indices(lists))).to_pylist()
-        return cls(pc.min(given_up).as_py(), pc.max(given_up).as_py(), groups) if groups else None
+        """Return the span of rows of `rebalances`; None where nothing was handed over and nobody's end is open."""
+        times, groups = [], set[str]()
+        for name, time in NEEDS_COMMITS.items():
+            lists = rebalances[name].combine_chunks()
+            times.append(pc.struct_field(lists.flatten(), time))
+            groups |= set(rebalances["group_id"].take(pc.list_parent_indices(lists)).to_pylist())
+        needed = pa.chunked_array(times)
+        return cls(pc.min(needed).as_py(), pc.max(needed).as_py(), sorted(groups)) if groups else None
 
     @property
     def is_short(self) -> bool:

@@ -12,8 +12,9 @@ from grouptrail.history.handovers import (
     COMMIT_COLUMNS,
     COMMIT_DDL,
     IN_TIME,
+    NEEDS_COMMITS,
     PARTITION,
-    HandoverSpan,
+    CommitSpan,
     last_commits,
 )
 from grouptrail.storage.sql import spark_literal
@@ -30,21 +31,21 @@ def span_aggregates(rebalances: str) -> list[Column]:
     """Return the aggregates that `span` needs, over a column with rows of `rebalances` and `group_id`."""
     from pyspark.sql import functions as F
 
-    given_up = F.col(f"{rebalances}.handed_over.given_up_at")
+    times = F.concat(*(F.coalesce(f"{rebalances}.{name}.{time}", F.array()) for name, time in NEEDS_COMMITS.items()))
     return [
-        F.min(F.array_min(given_up)).alias("first"),
-        F.max(F.array_max(given_up)).alias("last"),
-        F.collect_set(F.when(F.size(given_up) > 0, F.col("group_id"))).alias("groups"),
+        F.min(F.array_min(times)).alias("first"),
+        F.max(F.array_max(times)).alias("last"),
+        F.collect_set(F.when(F.size(times) > 0, F.col("group_id"))).alias("groups"),
     ]
 
 
-def span(row: Any) -> HandoverSpan | None:
-    """Return the span in a row of the aggregates; None where nothing was handed over."""
-    return HandoverSpan(row["first"], row["last"], row["groups"]) if row["groups"] else None
+def span(row: Any) -> CommitSpan | None:
+    """Return the span in a row of the aggregates; None where no commits are needed."""
+    return CommitSpan(row["first"], row["last"], row["groups"]) if row["groups"] else None
 
 
 def fill_commits_with_spark(
-    rebalances: DataFrame, span: HandoverSpan, commits: DataFrame, lookback: timedelta
+    rebalances: DataFrame, span: CommitSpan, commits: DataFrame, lookback: timedelta
 ) -> DataFrame:
     """Fill the commit columns of `handed_over` in rows of `rebalances` from rows of `offset_commits`."""
     from pyspark.sql import functions as F

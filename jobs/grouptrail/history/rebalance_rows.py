@@ -14,6 +14,7 @@ from grouptrail.history.causes import (
     with_doubt,
 )
 from grouptrail.history.changes import Change
+from grouptrail.history.departures import departures
 from grouptrail.history.evidence import COMPACTED_NOTE, Evidence
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
@@ -63,6 +64,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         seconds_since_previous=(change.began_at - (previous_at or 0)) / 1000 if knows_previous else None,
         duration_ms=change.at - change.boundary if knows_sync else None,
         duration_of="sync phase" if knows_sync else None,
+        departed=departures(state, change),
     )
     state.rows.rebalance = row
     state.rows.mark(row)

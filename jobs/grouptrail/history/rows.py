@@ -127,7 +127,7 @@ class OwnershipRow(Row):
 
 @dataclass
 class RebalanceRow(Row):
-    """A row of `rebalances`; the elements of `handed_over` are as `Handover` has them."""
+    """A row of `rebalances`. What commits say of `handed_over` and `departed` is added when the rows are written."""
 
     table = "rebalances"
     key = ("record_offset",)
@@ -155,6 +155,7 @@ class RebalanceRow(Row):
     ended_at: int | None = None
     unowned_partition_ms: int = 0
     handed_over: list[Values] = field(default_factory=list)
+    departed: list[Values] = field(default_factory=list)
 
     def copy(self) -> Self:
         """Return a row that can be changed on its own."""

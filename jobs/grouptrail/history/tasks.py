@@ -135,4 +135,6 @@ def _table_row(row: Row, bucket: int) -> Values:
             {**one, "given_up_at": one["given_up_at"] * 1000, "taken_at": one["taken_at"] * 1000}
             for one in values["handed_over"]
         ]
+    if values.get("departed"):
+        times["departed"] = [{**one, "left_at": one["left_at"] * 1000} for one in values["departed"]]
     return {**values, **times, "open_bucket": bucket if row.is_open else None}

@@ -21,7 +21,10 @@ HUES, SHADES = 12, 2
 CAUSES = {
     "joined": ("group_started", "member_joined", "member_rejoined"),
     "left": ("member_left", "group_emptied"),
-    "lost": ("member_expired", "member_left_or_expired", "static_member_expired_or_removed"),
+    "lost": (
+        *("member_expired", "member_poll_timeout", "member_left_or_expired"),
+        "static_member_expired_or_removed",
+    ),
     "both": ("members_joined_and_left",),
     "replaced": ("static_member_replaced",),
     "metadata": (
