@@ -240,6 +240,10 @@ def test_filled_rebalance_and_membership_say_how_the_member_left() -> None:
         "left",
         "AFTER_COMMIT",
     )
+    assert (row["rule"], row["ruled_out"].split(":")[0]) == ("GONE_AFTER_COMMIT", "an expired session")
+    (commit,) = row["evidence"]
+    assert (commit["source"], commit["record_partition"], commit["record_offset"]) == ("commit", 9, 400)
+    assert commit["shows"].startswith("a-1: gone 1000 ms after the last commit")
     memberships = pa.Table.from_pylist(
         [
             {**whose, "group_id": "billing", "incarnation": 1, "ended": "left_or_expired", "ended_because": "?"}

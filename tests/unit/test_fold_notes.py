@@ -96,3 +96,25 @@ def test_racks_are_compared_after_the_state_was_saved() -> None:
     ]
     records.append(current(13, 9_000, "a", 2, [0, 1], previous=1))
     assert fold(records, [(6, 7), (10, 99)], names=NAMES) == fold(records, names=NAMES)
+
+
+def test_evidence_of_a_cause_is_the_record_that_shows_it() -> None:
+    row = cause({"T": ("orders", [["a"]])}, {"T": ("orders", [["b"]])})
+    (record,) = row["evidence"]
+    assert (row["rule"], record["source"], record["record_offset"], record["at"]) == (
+        *("RACKS_DIFFER", "record"),
+        *(10, 9_000),
+    )
+    assert "other racks of their replicas" in record["shows"]
+
+
+def test_evidence_of_a_change_of_metadata_has_the_targets_that_show_which() -> None:
+    def hashed(offset: int, at: int, number: int) -> Record:
+        return consumer(offset, at, "Metadata", None, {"epoch": number, "metadataHash": number})
+
+    records = [joins(0, 1_000, "a"), hashed(1, 1_000, 1), target(2, 1_000, "a", [0, 1]), target_epoch(3, 1_000, 1)]
+    records += [current(4, 1_000, "a", 1, [0, 1], previous=0), hashed(10, 90_000, 2)]
+    records += [target(20, 91_000, "a", [0, 1, 2]), target_epoch(21, 91_000, 2)]
+    row = fold([*records, current(30, 91_000, "a", 2, [0, 1, 2], previous=1)], names=NAMES)["rebalances"][-1]
+    assert (row["cause"], row["rule"]) == ("partitions_added", "PARTITIONS_ASSIGNED")
+    assert [one["record_offset"] for one in row["evidence"]] == [10, 20]

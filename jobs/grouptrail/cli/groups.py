@@ -29,6 +29,7 @@ from grouptrail.runtime.warehouses import warehouse_of
 def group(
     options: ConfigOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_group, help="The group.")],
+    *,
     at: Annotated[
         str | None,
         typer.Option(metavar="TIME", help=f"The group as of this time. {TIMES} [default: now]"),
@@ -36,6 +37,10 @@ def group(
     generations: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many of its latest generations to show.")
     ] = 10,
+    why: Annotated[
+        int | None,
+        typer.Option(metavar="GENERATION", help="Instead: what the cause of this rebalance rests on."),
+    ] = None,
     format: Annotated[
         Literal["table", "json", "csv", "markdown"],
         typer.Option(help="Tables, one JSON object, the members as CSV, or everything in Markdown."),
@@ -43,7 +48,13 @@ def group(
 ) -> None:
     """Show a group: state, members and their partitions, and causes of its latest rebalances."""
     from grouptrail.query.show_group import show_group
+    from grouptrail.query.show_why import show_why
 
+    if why is not None:
+        if at is not None:
+            raise typer.BadParameter("give either --why or --at", param_hint="--why")
+        show_why(warehouse_of(options.load_stored()), name, why, format=format, out=sys.stdout)
+        return
     time = parse_past_time(at, "--at") if at else None
     config = options.load_stored()
     show_group(

@@ -40,6 +40,8 @@ NEAR = timedelta(minutes=1)
 """Most departures are decided by the commits of the last minute; only for the others are those before it read."""
 
 _ROWS_AT_A_TIME = 1_000_000
+_JUDGED = ("departed", "cause", "certainty", "cause_note", "rule", "evidence", "ruled_out")
+_MOST_FACTS = 20
 _NO_COMMITS: Values = {**dict.fromkeys(FIGURES), "commits": 0, OTHERS: None}
 
 Place = tuple[int, int]
@@ -76,7 +78,8 @@ def fill_departures(rebalances: pa.Table, commits: CommitsBetween, cluster: str,
 
 def judged(rebalances: pa.Table, found: Mapping[Place, Values]) -> pa.Table:
     """Return rows of `rebalances` with the commits found of their departures, and what follows from them."""
-    columns = {name: rebalances[name].to_pylist() for name in ("departed", "cause", "certainty", "cause_note")}
+    columns = {name: rebalances[name].to_pylist() for name in _JUDGED}
+    partitions = rebalances["record_partition"].to_pylist()
     for row, listed in enumerate(columns["departed"]):
         departed = [
             end_by_commits({**one, **found.get((row, position), _NO_COMMITS)}) if is_open(one) else one
@@ -85,9 +88,12 @@ def judged(rebalances: pa.Table, found: Mapping[Place, Values]) -> pa.Table:
         if departed == listed or not departed:
             continue
         columns["departed"][row] = departed
+        facts = [_fact(one, partitions[row]) for one in departed if one["last_commit_at"] and not is_open(one)]
+        columns["evidence"][row] = [*(columns["evidence"][row] or ()), *facts[:_MOST_FACTS]]
         cause = cause_by_departures(departed) if columns["cause"][row] == UNKNOWN else None
         if cause is not None:
-            said = {"cause": cause.name, "certainty": cause.certainty, "cause_note": cause.note}
+            proof = {"rule": cause.evidence.name, "ruled_out": cause.evidence.value.rules_out}
+            said = {"cause": cause.name, "certainty": cause.certainty, "cause_note": cause.note, **proof}
             for name, value in said.items():
                 columns[name][row] = value
     for name, values in columns.items():
@@ -95,6 +101,17 @@ def judged(rebalances: pa.Table, found: Mapping[Place, Values]) -> pa.Table:
         field = rebalances.schema.field(name)
         rebalances = rebalances.set_column(at, field, pa.array(values, field.type))
     return rebalances
+
+
+def _fact(departure: Values, partition: int) -> Values:
+    """Return an element of `rebalances.evidence`: the last commit of a departed member."""
+    return {
+        "source": "commit",
+        "at": departure["last_commit_at"],
+        "record_partition": partition,
+        "record_offset": departure["last_commit_offset"],
+        "shows": f"{departure['member_id']}: {departure['ended_because']}",
+    }
 
 
 def ended_by_commits(memberships: pa.Table, rebalances: pa.Table) -> pa.Table:

@@ -22,7 +22,8 @@ MOVED = "coordinator_moved"
 class Conclusion:
     """A cause, its certainty, and in `otherwise` the alternatives that write the same records.
 
-    `recorded` describes the records and `brokers` the releases that write them; both are documentation.
+    `recorded` describes the records, `brokers` the releases that write them, and `rules_out` which alternatives
+    cannot have been, and why.
     """
 
     cause: str
@@ -30,6 +31,7 @@ class Conclusion:
     recorded: str
     otherwise: str | None = None
     brokers: str = "all"
+    rules_out: str | None = None
 
 
 _CLASSIC = "GroupMetadata"
@@ -134,6 +136,7 @@ class Evidence(Enum):
         f"{_CLASSIC} without the member, sooner after the last join phase than any timeout",
         "or an administrator removed it",
         "2.1 and newer",
+        "an expired session and a missed rebalance: neither timeout had passed since the last join phase",
     )
     GONE_AFTER_ABSENCE = Conclusion(
         "member_expired",
@@ -158,6 +161,7 @@ class Evidence(Enum):
         "likely",
         "a member is gone sooner after a commit of its partitions than its session lasts",
         "or it did not join again in time, an administrator removed it, or another member committed its partitions",
+        rules_out="an expired session: a commit renews it, and it had not passed since the last one",
     )
     GONE_AFTER_COMMIT_IN_EPOCH = Conclusion(
         "member_left",
@@ -165,6 +169,7 @@ class Evidence(Enum):
         "tombstones of a member within two seconds of a commit of its partitions",
         "or it was removed although it committed: its heartbeats failed, or an administrator removed it",
         "3.7 and newer",
+        "a crash: it ran two seconds before, and a session is longer",
     )
     GONE_SILENT = Conclusion(
         "member_expired",
@@ -172,6 +177,7 @@ class Evidence(Enum):
         "a member is gone a session timeout after the last of regular commits, which have no need of new records, "
         "or there were some: others committed more of the same topics meanwhile",
         "or it stopped committing, and left just when its session would have ended",
+        rules_out="an orderly close with auto-commit, which commits once more; a poll timeout, which comes later",
     )
     GONE_STALLED = Conclusion(
         "member_poll_timeout",
@@ -179,6 +185,8 @@ class Evidence(Enum):
         "the same, its time between polls (max.poll.interval.ms) after the last commit; if it had crashed, its "
         "session would have ended before",
         "or it stopped committing, and left just then",
+        rules_out="a crash: its session would have ended before; an orderly close with auto-commit, which commits "
+        "once more",
     )
     MEMBERS_RENEWED = Conclusion(
         "member_rejoined",
@@ -302,6 +310,8 @@ class Evidence(Enum):
         "for fresh metadata or a forced rebalance; or the assignment before was not stored in time, "
         f"{_CRASHED}, or {_UNDONE}",
         "all, of clients that write version 0 or 1",
+        "a moved coordinator: it would have written in a later leader epoch; the other members: each sent what it "
+        "had sent",
     )
     # A coordinator loads a group as it was written last and begins no rebalance (GMM.onLoaded): members do that the
     # one before did not answer. The epoch also rises where the coordinator stays and loads nothing

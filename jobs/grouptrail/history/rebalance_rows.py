@@ -19,7 +19,7 @@ from grouptrail.history.evidence import COMPACTED_NOTE, Evidence
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
-from grouptrail.history.rows import RebalanceRow
+from grouptrail.history.rows import RebalanceRow, Values
 from grouptrail.history.state import FoldState, TargetBaseline
 
 STORM_MS = 60_000
@@ -39,7 +39,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
     if change.operation[0].read_late_at is None and not state.unconfirmed:
         state.unsure_from = None  # this epoch was compared with what has been read
     if state.baseline is not None:
-        _refine(state, cause_superseded())
+        _refine(state, cause_superseded(), change)
     previous_at = _set_aside(state, change.began_at)
     _note_partitions(state, change, cause)
     knows_sync = after.kind == "classic" and after.state_at is not None and bool(after.members)
@@ -65,9 +65,26 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         duration_ms=change.at - change.boundary if knows_sync else None,
         duration_of="sync phase" if knows_sync else None,
         departed=departures(state, change),
+        **_proof(cause),
+        evidence=[_record(state, change, cause)],
     )
     state.rows.rebalance = row
     state.rows.mark(row)
+
+
+def _proof(cause: Cause) -> Values:
+    return {"rule": cause.evidence.name, "ruled_out": cause.evidence.value.rules_out}
+
+
+def _record(state: FoldState, change: Change, cause: Cause) -> Values:
+    """Return an element of `rebalances.evidence`: the record that shows a cause."""
+    return {
+        "source": "record",
+        "at": change.at,
+        "record_partition": state.record_partition,
+        "record_offset": change.operation[0].offset,
+        "shows": cause.evidence.value.recorded,
+    }
 
 
 def _ids(members: Iterable[Member]) -> set[str]:
@@ -95,7 +112,7 @@ def refine_cause(state: FoldState, change: Change) -> None:
     after = change.after
     if state.baseline is None or (after.assignment_epoch or 0) < (after.generation or 0):
         return
-    _refine(state, cause_by_targets(state.baseline, after, recent_topics(state, change.at)))
+    _refine(state, cause_by_targets(state.baseline, after, recent_topics(state, change.at)), change)
     state.baseline = None
 
 
@@ -122,12 +139,16 @@ def end_rebalance(state: FoldState, group: Group, at: int) -> None:
         state.rows.update(row, duration_ms=max(at - row.at, 0), duration_of="whole")
 
 
-def _refine(state: FoldState, cause: Cause) -> None:
+def _refine(state: FoldState, cause: Cause, change: Change) -> None:
     row = state.rows.rebalance
     if row is not None:
         if (row.cause_note or "").endswith(COMPACTED_NOTE):
             cause = with_doubt(cause, COMPACTED_NOTE)
-        state.rows.update(row, cause=cause.name, certainty=cause.certainty, cause_note=cause.note)
+        said = {"cause": cause.name, "certainty": cause.certainty, "cause_note": cause.note, **_proof(cause)}
+        # States of earlier versions have no evidence.
+        evidence = [*vars(row).get("evidence", ()), _record(state, change, cause)]
+        vars(row).update(said, evidence=evidence)
+        state.rows.mark(row)
 
 
 def _set_aside(state: FoldState, at: int) -> int | None:

@@ -156,6 +156,9 @@ class RebalanceRow(Row):
     unowned_partition_ms: int = 0
     handed_over: list[Values] = field(default_factory=list)
     departed: list[Values] = field(default_factory=list)
+    rule: str | None = None
+    evidence: list[Values] = field(default_factory=list)
+    ruled_out: str | None = None
 
     def copy(self) -> Self:
         """Return a row that can be changed on its own."""

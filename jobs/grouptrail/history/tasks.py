@@ -126,15 +126,17 @@ def _time_columns(table: str) -> tuple[str, ...]:
     return tuple(column.name for column in _columns(table) if column.type == "timestamp")
 
 
+# The times in lists of `rebalances`.
+_MOMENTS = {"handed_over": ("given_up_at", "taken_at"), "departed": ("left_at",), "evidence": ("at",)}
+
+
 def _table_row(row: Row, bucket: int) -> Values:
     """Return a row with its `open_bucket`, and its times in the microseconds of Arrow's timestamps instead of ms."""
     values = row.values()
     times = {name: None if values[name] is None else values[name] * 1000 for name in _time_columns(row.table)}
-    if values.get("handed_over"):
-        times["handed_over"] = [
-            {**one, "given_up_at": one["given_up_at"] * 1000, "taken_at": one["taken_at"] * 1000}
-            for one in values["handed_over"]
+    for name, moments in _MOMENTS.items() if row.table == "rebalances" else ():
+        # States of earlier versions have only the first of the lists.
+        times[name] = [
+            {**one, **{moment: one[moment] * 1000 for moment in moments}} for one in values.get(name) or ()
         ]
-    if values.get("departed"):
-        times["departed"] = [{**one, "left_at": one["left_at"] * 1000} for one in values["departed"]]
     return {**values, **times, "open_bucket": bucket if row.is_open else None}

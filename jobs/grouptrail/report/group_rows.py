@@ -108,7 +108,7 @@ SELECT
   from_generation, to_generation, CAST(at AS BIGINT) AS at_us, cause, certainty, cause_note, members_joined,
   members_left, subscriptions_changed, partitions_added, partitions_removed, partitions_moved, partitions_kept,
   skipped, duration_ms, duration_of, CAST(ended_at AS BIGINT) AS ended_at, unowned_partition_ms,
-  may_be_read_twice
+  may_be_read_twice, rule, ruled_out, evidence
 FROM shown
 LEFT JOIN handed USING (record_offset)
 ORDER BY shown.at, record_offset

@@ -99,6 +99,8 @@ function oneRebalance(it) {
     `${time(it.at)} UTC`,
     `${it.cause} (${it.certainty})`,
     it.cause_note,
+    ...(it.evidence ?? []),
+    it.ruled_out && `ruled out: ${it.ruled_out}`,
     it.members_joined.length > 0 && `joined: ${names(it.members_joined)}`,
     it.members_left.length > 0 && `left: ${names(it.members_left)}`,
     it.subscriptions_changed.length > 0 && `new subscriptions: ${names(it.subscriptions_changed)}`,

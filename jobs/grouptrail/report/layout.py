@@ -17,6 +17,7 @@ from grouptrail.query.member_names import distinct_names
 from grouptrail.report.group_rows import GroupRows, Row
 
 HUES, SHADES = 12, 2
+_MOST_FACTS = 3
 
 CAUSES = {
     "joined": ("group_started", "member_joined", "member_rejoined"),
@@ -302,7 +303,11 @@ def _commits(rows: list[Row], step: int, start: int) -> list[int]:
 
 
 def _rebalance(row: Row, members: dict[str, Member], start: int) -> Row:
-    timed = shown(row, start, "at_us", "ended_at")
+    """Return a rebalance; of its evidence what records of the group do not show, which the note has."""
+    others = [
+        visible(f"{fact['source']}: {fact['shows']}") for fact in row["evidence"] or () if fact["source"] != "record"
+    ]
+    timed = shown({**row, "evidence": others[:_MOST_FACTS]}, start, "at_us", "ended_at")
     timed["at"] = timed.pop("at_us")
     for name in ("members_joined", "members_left", "subscriptions_changed"):
         timed[name] = [members[member].number for member in row[name] or () if member in members]

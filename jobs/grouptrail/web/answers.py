@@ -246,6 +246,16 @@ class GroupState(Answer):
     members: list[GroupMember]
 
 
+class Fact(Answer):
+    """What a cause rests on: a record or a commit, and where it is in __consumer_offsets."""
+
+    source: str = Field(description="record, commit or broker log.")
+    at: datetime = Field(description="When it was written.")
+    record_partition: int | None = Field(description="Its partition of __consumer_offsets.")
+    record_offset: int | None = Field(description="Its offset there.")
+    shows: str = Field(description="What it shows.")
+
+
 class Rebalance(Answer):
     """A rebalance in the time shown."""
 
@@ -256,6 +266,9 @@ class Rebalance(Answer):
     cause: str = _column("rebalances", "cause")
     certainty: str | None = _column("rebalances", "certainty")
     cause_note: str | None = _column("rebalances", "cause_note")
+    rule: str | None = _column("rebalances", "rule")
+    ruled_out: str | None = _column("rebalances", "ruled_out")
+    evidence: list[Fact] | None = _column("rebalances", "evidence")
     members_joined: list[str] | None = _column("rebalances", "members_joined")
     members_left: list[str] | None = _column("rebalances", "members_left")
     partitions_moved: int | None = _column("rebalances", "partitions_moved")
