@@ -11,11 +11,19 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import pairwise, takewhile
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from grouptrail.history.departure_commits import ended_by_commits, fill_departures
 from grouptrail.history.evidence import COMPACTED_NOTE
 from grouptrail.history.operations import Record
+from grouptrail.history.rows import MembershipRow, RebalanceRow
+from grouptrail.history.tasks import table_row
+from grouptrail.storage.schema import table_schema
 from proof.coordinator_model import Run
 from proof.coordinator_model.cluster import Moment, TrueMember
 from support.group_records import KeyedRows, Row, fold_in_pieces
@@ -33,6 +41,7 @@ _EXPIRED = {"session", "rebalance timeout", "sync timeout"}
 _ENDINGS = {
     "left": _LEFT | {"removed"},
     "expired": _EXPIRED,
+    "poll_timeout": _LEFT | {"rebalance timeout"},
     "left_or_expired": _LEFT | _EXPIRED | {"removed"},
     "expired_or_removed": _LEFT | _EXPIRED | {"removed"},
 }
@@ -43,6 +52,7 @@ _CAUSES: dict[str, set[str]] = {
     "member_joined": {"member_joined"},
     "member_left": {"member_left"},
     "member_expired": {"member_expired"},
+    "member_poll_timeout": {"member_left", "member_expired"},
     "member_left_or_expired": {"member_left", "member_expired"},
     "static_member_expired_or_removed": {"member_expired", "member_removed"},
     "member_rejoined": {"member_rejoined"},
@@ -114,6 +124,42 @@ def fold_over_a_stop(done: Run, stop: int, start: int, *, keeps_tombstones: bool
         if one.offset >= stop
     ]
     return fold_in_pieces([*before, *after], [len(before)], done.names)
+
+
+def with_commits(run: Run, rows: KeyedRows) -> KeyedRows:
+    """Return the rows with what the members' own commits say of how they left."""
+    commits = [
+        {
+            "cluster": "default",
+            "group_id": "billing",
+            "record_partition": 0,
+            "is_transactional": False,
+            "topic": one.topic,
+            "partition": one.partition,
+            "committed_offset": one.offset,
+            "record_offset": one.record_offset,
+            "record_at": one.at * 1000,
+        }
+        for one in run.commits
+    ]
+    listed = ds.dataset(pa.Table.from_pylist(commits, table_schema("offset_commits")))
+    before = {
+        name: pa.Table.from_pylist(
+            [table_row(kind.of(row), None) for (table, *_), row in rows.items() if table == name], table_schema(name)
+        )
+        for name, kind in (("rebalances", RebalanceRow), ("memberships", MembershipRow))
+    }
+    rebalances = fill_departures(before["rebalances"], lambda *_: listed, "default", timedelta(hours=1))
+    memberships = ended_by_commits(before["memberships"], rebalances)
+    changed = dict(rows)
+    for name, table, kept in (
+        ("rebalances", rebalances, ("cause", "certainty", "cause_note")),
+        ("memberships", memberships, ("ended", "ended_because")),
+    ):
+        keys = [key for key in rows if key[0] == name]
+        for key, row in zip(keys, table.select(kept).to_pylist(), strict=True):
+            changed[key] = {**rows[key], **row}
+    return changed
 
 
 def _rows_by_table(rows: KeyedRows) -> defaultdict[str, list[Row]]:

@@ -23,6 +23,7 @@ from proof.model_judge import (
     judge,
     judge_compacted,
     tally,
+    with_commits,
 )
 from support.group_records import fold_in_pieces
 
@@ -45,6 +46,25 @@ def facts_of(schedule: Schedule, cuts: list[int]) -> list[Fact]:
 @given(SCHEDULES, _CUTS)
 def test_history_never_contradicts_the_model(schedule: Schedule, cuts: list[int]) -> None:
     facts_of(schedule, cuts)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(SCHEDULES, st.sampled_from([500, 1_000, 5_000, 20_000]), st.booleans())
+def test_history_with_commits_never_contradicts_the_model(schedule: Schedule, commit_ms: int, is_busy: bool) -> None:
+    facts = facts_with_commits(schedule, commit_ms, is_busy=is_busy)
+    assert not [fact for fact in facts if fact.verdict == "wrong"], schedule.to_json()
+
+
+def facts_with_commits(schedule: Schedule, commit_ms: int, *, is_busy: bool) -> list[Fact]:
+    """Of a run whose consumers commit regularly, and when they close; a wait of days is one of minutes then."""
+    actions = tuple(
+        replace(one, ms=min(one.ms, 400_000)) if isinstance(one, Wait) else one for one in schedule.actions
+    )
+    done = run(replace(schedule, actions=actions, commit_ms=commit_ms, is_busy=is_busy))
+    if not done.records:
+        return []
+    read_at_once = [record._replace(read_at_once=True) for record in done.records]
+    return judge(done, with_commits(done, fold_in_pieces(read_at_once, names=done.names)))
 
 
 def test_history_of_an_epoch_after_classic_generation_0_never_contradicts_the_model() -> None:
@@ -169,6 +189,23 @@ def test_history_of_ten_thousand_runs_knows_nearly_everything(
     facts, likely = of(counts, ""), of(counts, "cause likely")
     assert facts["right"] >= 0.98 * facts.total()
     assert likely["wrong guess"] <= 0.1 * likely.total()
+
+
+@pytest.mark.full
+def test_history_of_ten_thousand_runs_with_commits_knows_most_endings(
+    capsys: pytest.CaptureFixture[str], seeds: range
+) -> None:
+    """It prints how memberships ended, and the guesses at causes."""
+    counts: Counter[tuple[str, Verdict]] = Counter()
+    for seed in seeds:
+        random = Random(seed)
+        commit_ms, is_busy = random.choice((500, 1_000, 5_000, 20_000)), random.random() < 0.5
+        facts = facts_with_commits(varied_schedule(random), commit_ms, is_busy=is_busy)
+        wrong = [f"{fact.about}: {fact.detail}" for fact in facts if fact.verdict == "wrong"]
+        assert not wrong, (seed, wrong)
+        counts.update(tally(facts))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{report(counts)}\n")
 
 
 def of(counts: Counter[tuple[str, Verdict]], about: str) -> Counter[Verdict]:

@@ -132,26 +132,29 @@ def _by_commits(departure: Values) -> Ending | None:
     if departure["rule"] == EndingEvidence.TOMBSTONES.name:
         return concluded(EndingEvidence.AFTER_COMMIT_IN_EPOCH, age=age) if age <= _CLOSING_MS else None
     session: int | None = departure["session_timeout_ms"]
-    if session is None:
+    rebalance: int | None = departure["rebalance_timeout_ms"]
+    if session is None or rebalance is None:
         return None
     one_leader_from: int | None = departure["same_leader_from"]
     is_same_clock = one_leader_from is not None and departure["last_commit_offset"] > one_leader_from
-    if age < session - (0 if is_same_clock else LARGEST_SKEW_MS):
-        return concluded(EndingEvidence.AFTER_COMMIT, age=age, session=session)
+    # A member that commits learns of a rebalance within a heartbeat: to miss it, it stopped after this commit, and
+    # the others waited for its whole rebalance timeout.
+    shortest = min(session, rebalance - _REJOIN_MS)
+    if age < shortest - (0 if is_same_clock else LARGEST_SKEW_MS):
+        return concluded(EndingEvidence.AFTER_COMMIT, age=age, session=session, rebalance=rebalance)
     has_to_commit = departure["unchanged_commits"] >= _LEAST_UNCHANGED or departure["others_advanced"]
     is_regular = departure["commits"] >= _LEAST_COMMITS and has_to_commit
-    return _by_silence(departure, age, session) if is_same_clock and is_regular else None
+    return _by_silence(departure, age, session, rebalance) if is_same_clock and is_regular else None
 
 
-def _by_silence(departure: Values, age: int, session: int) -> Ending | None:
+def _by_silence(departure: Values, age: int, session: int, rebalance: int) -> Ending | None:
     """Return how a member left whose regular commits ended some time (ms) before."""
     gap: int = departure["longest_gap_ms"]
-    rebalance: int | None = departure["rebalance_timeout_ms"]
     late = gap + (_REJOIN_OF_NOBODY_MS if departure["is_last"] else _REJOIN_MS)
     figures = {"commits": departure["commits"], "gap": gap, "age": age, "session": session}
 
     # A client that commits in the background does so once more after the last poll (librdkafka).
-    if rebalance is None or age < rebalance - gap:
+    if age < rebalance - gap:
         is_in_time = _is_rhythm(gap, session) and session <= age <= session + late
         return concluded(EndingEvidence.SILENT, **figures) if is_in_time else None
     if _is_rhythm(gap, rebalance) and session + late < age <= rebalance + late:

@@ -159,9 +159,11 @@ class Evidence(Enum):
     GONE_AFTER_COMMIT = Conclusion(
         "member_left",
         "likely",
-        "a member is gone sooner after a commit of its partitions than its session lasts",
-        "or it did not join again in time, an administrator removed it, or another member committed its partitions",
-        rules_out="an expired session: a commit renews it, and it had not passed since the last one",
+        "a member is gone sooner after a commit of its partitions than a session or a missed rebalance takes",
+        "or an administrator removed it, its application committed without polling, or another member committed its "
+        "partitions",
+        rules_out="an expired session: a commit renews it, and it had not passed since the last one; a missed "
+        "rebalance: the others would have waited longer for it",
     )
     GONE_AFTER_COMMIT_IN_EPOCH = Conclusion(
         "member_left",
@@ -520,8 +522,8 @@ class EndingEvidence(Enum):
     AFTER_COMMIT = EndingConclusion(
         "left",
         Evidence.GONE_AFTER_COMMIT,
-        "gone {age} ms after the last commit of its partitions, which is less than its session timeout of {session} "
-        "ms: no session expired",
+        "gone {age} ms after the last commit of its partitions, sooner than its session timeout of {session} ms and "
+        "its rebalance timeout of {rebalance} ms allow",
     )
     AFTER_COMMIT_IN_EPOCH = EndingConclusion(
         "left", Evidence.GONE_AFTER_COMMIT_IN_EPOCH, "gone {age} ms after the last commit of its partitions"

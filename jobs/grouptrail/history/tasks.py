@@ -63,7 +63,7 @@ def fold_groups(complete_to: dict[int, int], names: Mapping[str, str], retention
             )
             bucket = bucket_of(group_id)
             whose = {"group_id": group_id, "open_bucket": bucket}
-            rows += [{"of": row.table, **whose, row.table: _table_row(row, bucket)} for row in result.rows]
+            rows += [{"of": row.table, **whose, row.table: table_row(row, bucket)} for row in result.rows]
             position = {
                 **whose,
                 "record_partition": partition,
@@ -130,7 +130,7 @@ def _time_columns(table: str) -> tuple[str, ...]:
 _MOMENTS = {"handed_over": ("given_up_at", "taken_at"), "departed": ("left_at",), "evidence": ("at",)}
 
 
-def _table_row(row: Row, bucket: int) -> Values:
+def table_row(row: Row, bucket: int | None) -> Values:
     """Return a row with its `open_bucket`, and its times in the microseconds of Arrow's timestamps instead of ms."""
     values = row.values()
     times = {name: None if values[name] is None else values[name] * 1000 for name in _time_columns(row.table)}

@@ -9,6 +9,7 @@ be replayed with real clients on a real broker.
 - `Run.moments` is the actual state of the group after each operation, with the reasons for the generation and how
   members left (`cluster.Moment`).
 - `Run.last_action_at` is the time (ms) when the last action ended, `Run.clients` the state of each client then.
+- `Run.commits` are those that consumers made by themselves, where the schedule says so.
 - `Run.refused` are requests that the broker would refuse. An action that is impossible at that time, such as a
   second Join of a running client, is skipped and listed there, too.
 
@@ -32,7 +33,7 @@ from typing import Any
 from grouptrail.history.operations import Record
 from proof.coordinator_model.classic import ClassicGroup
 from proof.coordinator_model.clients import ClassicClient, Client
-from proof.coordinator_model.cluster import Cluster, Moment
+from proof.coordinator_model.cluster import Cluster, Moment, OwnCommit
 from proof.coordinator_model.consumer import ConsumerClient
 from proof.coordinator_model.schedule import (
     Action,
@@ -71,6 +72,7 @@ class Run:
     refused: list[str]
     last_action_at: int
     clients: Mapping[str, str]
+    commits: list[OwnCommit]
 
 
 def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
@@ -95,7 +97,9 @@ def run(schedule: Schedule, seeds: Mapping[int, int] | None = None) -> Run:
     last_action_at = cluster.now
     clients = {name: _state(cluster, client) for name, client in cluster.clients.items()}
     cluster.run_for(SETTLE_MS)
-    return Run(cluster.records, cluster.moments, cluster.names, cluster.refused, last_action_at, clients)
+    return Run(
+        cluster.records, cluster.moments, cluster.names, cluster.refused, last_action_at, clients, cluster.commits
+    )
 
 
 def _state(cluster: Cluster, client: Client) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from proof.coordinator_model.assignors import AssignorError, assign
-from proof.coordinator_model.clients import COOPERATIVE, ClassicClient, View, metadata_reasons
+from proof.coordinator_model.clients import COOPERATIVE, ClassicClient, Client, View, metadata_reasons
 from proof.coordinator_model.cluster import (
     HEARTBEAT_MS,
     NOTHING,
@@ -109,6 +109,15 @@ class ClassicGroup:
 
     def has(self, member_id: str) -> bool:
         return member_id in self.members
+
+    def takes_commit(self, client: Client) -> bool:
+        """Take a commit of the current generation, which renews the session (validateOffsetCommit)."""
+        member = self.members.get(client.member_id)
+        is_current = isinstance(client, ClassicClient) and client.generation == self.generation
+        if member is None or not is_current or self.state == "CompletingRebalance":
+            return False
+        member.session_from = self.cluster.now
+        return True
 
     def protocol_of(self, _client: ClassicClient) -> str | None:
         """The assignor by whose protocol a client is a member."""

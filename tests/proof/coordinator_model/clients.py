@@ -52,6 +52,10 @@ class Client(Protocol):
 
     def commit(self) -> None: ...
 
+    @property
+    def places(self) -> Iterable[Partition]:
+        """What it may commit."""
+
     def metadata_changed(self) -> None: ...
 
     def poke(self, within_ms: int = HEARTBEAT_MS) -> None: ...
@@ -100,6 +104,11 @@ class BaseClient:
     def commit(self) -> None:
         if self.can_act and self.owned:
             self.cluster.commit(self.owned)
+
+    @property
+    def places(self) -> Iterable[Partition]:
+        """What it may commit."""
+        return self.owned if self.can_act else ()
 
     def crash(self) -> None:
         self.is_over = True
@@ -348,6 +357,7 @@ class ClassicClient(BaseClient):
 
     def _leave(self, *, for_good: bool) -> None:
         group = self.group
+        self.cluster.commit_by(self)
         if group is not None and self.member_id and (self.spec.instance_id is None or for_good):
             group.classic_leave(self.member_id, "left")
         self.crash()

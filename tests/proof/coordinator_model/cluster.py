@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from grouptrail.history.operations import Record
 from proof.coordinator_model.schedule import Schedule, Version
@@ -84,6 +84,16 @@ class Topic:
     created_at: int
 
 
+class OwnCommit(NamedTuple):
+    """A commit that a consumer made by itself, at an offset of the log."""
+
+    record_offset: int
+    at: int
+    topic: str
+    partition: int
+    offset: int
+
+
 class Cluster:
     """Runs events in the order of time; `client` requests and timers are such events."""
 
@@ -112,6 +122,11 @@ class Cluster:
         for topic, partitions in schedule.topics:
             self.create_topic(topic, partitions)
         self.later(self._retention_check_ms, self._clean_up)
+        self.commits: list[OwnCommit] = []
+        self._newest: dict[Partition, int] = {}
+        self._commit_ms, self._is_busy = schedule.commit_ms, schedule.is_busy
+        if self._commit_ms:
+            self.later(self._commit_ms, self._commit_all)
 
     # Time
 
@@ -206,6 +221,24 @@ class Cluster:
         """Store offsets; the fold reads no commits, only their tombstones."""
         for partition in sorted(partitions):
             self.committed[partition] = self.now
+            self._offset += 1
+
+    def _commit_all(self) -> None:
+        for client in self.clients.values():
+            self.commit_by(client)
+        self.later(self._commit_ms, self._commit_all)
+
+    def commit_by(self, client: Client) -> None:
+        """A consumer commits by itself, if the coordinator takes it."""
+        group = self.group
+        if not self._commit_ms or group is None or not self.is_available or not group.takes_commit(client):
+            return
+        for topic, number in sorted(client.places):
+            offset = self.now if self._is_busy else 0
+            if client.spec.library == "librdkafka" and self._newest.get((topic, number)) == offset:
+                continue  # it commits only what it has read since
+            self._newest[topic, number] = offset
+            self.commits.append(OwnCommit(self._offset, self.now, topic, number, offset))
             self._offset += 1
 
     def commit_elsewhere(self) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
 from proof.coordinator_model.assignors import sticky
-from proof.coordinator_model.clients import BaseClient
+from proof.coordinator_model.clients import BaseClient, Client
 from proof.coordinator_model.cluster import HEARTBEAT_MS, NOTHING, Body, Cluster, Departure, Partition, TrueMember
 from proof.coordinator_model.schedule import Join
 
@@ -94,10 +94,15 @@ class ConsumerClient(BaseClient):
         self.poke(5)
 
     def commit(self) -> None:
+        if self.cluster.is_available:
+            self.cluster.commit(self.places)
+
+    @property
+    def places(self) -> Iterable[Partition]:
+        """What it may commit."""
         names = self.cluster.names
-        if self.can_act and self.owned and self.cluster.is_available:
-            held = ((names[topic_id], number) for topic_id, number in self.owned if topic_id in names)
-            self.cluster.commit(place for place in held if place[0] in self.cluster.topics)
+        held = ((names[topic_id], number) for topic_id, number in self.owned if topic_id in names)
+        return [place for place in held if self.can_act and place[0] in self.cluster.topics]
 
     @property
     def consumer_group(self) -> ConsumerGroup | None:
@@ -106,6 +111,7 @@ class ConsumerClient(BaseClient):
 
     def leave(self, *, for_good: bool) -> None:
         group = self.consumer_group
+        self.cluster.commit_by(self)
         if group is not None and self.epoch > 0:
             group.leave(self.member_id, for_good=for_good)
         super().crash()
@@ -424,6 +430,10 @@ class ConsumerGroup:
 
     def has(self, member_id: str) -> bool:
         return member_id in self.members
+
+    def takes_commit(self, client: Client) -> bool:
+        """Take a member's commit."""
+        return client.member_id in self.members
 
     def protocol_of(self, client: ClassicClient) -> str | None:
         """The assignor by whose protocol a client is a member."""

@@ -202,7 +202,7 @@ _ACTIONS: dict[str, type[Any]] = {
 }
 
 
-_SETTINGS = ("seed", "consumer_session_ms", "retention_check_ms")
+_SETTINGS = ("seed", "consumer_session_ms", "retention_check_ms", "commit_ms", "is_busy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,8 @@ class Schedule:
 
     `seed` decides what no action says: how long requests, heartbeats and metadata take. 3.9 has the old coordinator,
     and classic groups alone. `consumer_session_ms` is `group.consumer.session.timeout.ms`, `retention_check_ms`
-    is `offsets.retention.check.interval.ms`.
+    is `offsets.retention.check.interval.ms`. Consumers commit every `commit_ms`, and when they close (0: only by the
+    action); `is_busy`: there are always new records to commit.
     """
 
     actions: tuple[Action, ...]
@@ -220,6 +221,8 @@ class Schedule:
     seed: int = 0
     consumer_session_ms: int = 45_000
     retention_check_ms: int = 600_000
+    commit_ms: int = 0
+    is_busy: bool = True
 
     def to_json(self) -> str:
         """Return the schedule as JSON."""
@@ -233,7 +236,7 @@ class Schedule:
         """Return the schedule that `to_json` wrote."""
         values = json.loads(text)
         actions = tuple(map(action_from_values, values["actions"]))
-        settings = {name: values[name] for name in _SETTINGS}
+        settings = {name: values[name] for name in _SETTINGS if name in values}
         return cls(actions, values["version"], tuple(values["topics"].items()), **settings)
 
 
