@@ -145,6 +145,14 @@ _ROWS: dict[str, Rows] = {
         _member("d", 0, None, client_id="steady"),
         _member("e", 0, 4, group_id="gone", client_id="gone", instance_id="i-1", ended="replaced"),
         _member("f", 4, 8, group_id="gone", client_id="gone", instance_id="i-1", ended="group_ended"),
+        *(
+            row
+            for minute, client in ((-20, "g"), (-19, "h"))
+            for row in (
+                _member(f"{client}-1", -60, minute, group_id="deployed", client_id=client, ended="left"),
+                _member(f"{client}-2", minute + 0.5, None, group_id="deployed", client_id=client),
+            )
+        ),
     ],
     "partition_ownership": [
         _owner("a", 0, 0, 1, 1),
@@ -449,6 +457,18 @@ ASKED: dict[str, tuple[str, Rows]] = {
                 }
                 for minute, kind, before, after in ((1, "rewind", 900, 100), (2, "jump", 100, 950))
             ),
+        ],
+    ),
+    "rollouts": (
+        "SELECT * FROM rollouts",
+        [
+            {
+                "group_id": "deployed", "incarnation": 1, "started_at": "2026-03-04T11:40:00Z",
+                "ended_at": "2026-03-04T11:41:30Z", "way": "rolling", "members": 2, "of_members": 2,
+                "is_static": False, "evidence": "client_id_and_host", "certainty": "likely", "rebalances": 0,
+                "first_generation": None, "last_generation": None, "seconds_without_owner": None,
+                "longest_without_owner_seconds": None,
+            }
         ],
     ),
     "static_members": (
