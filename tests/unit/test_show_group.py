@@ -356,3 +356,41 @@ def test_show_group_members_with_one_client_id_are_told_apart(warehouse: Config)
     names = [f"sarama …{number}0e1-aa" for number in range(3)]
     assert all(f"{name} 10.0.0.1" in text for name in names)
     assert f"group_started {' '.join('+' + name for name in names)}" in text
+
+
+def test_show_group_names_the_rollout_of_its_rebalances(tmp_path: Path) -> None:
+    """One line, also if only the last of its generations are listed; JSON has it, too. None before it began."""
+    config = Config(warehouse=str(tmp_path))
+    steps = [("a", 10, 10.5), ("b", 11, 11.5)]
+    moments = [moment for _, *both in steps for moment in both]
+    for name, row in (("generations", "generation"), ("rebalances", "to_generation")):
+        at_name = "started_at" if name == "generations" else "at"
+        lay(config, name, *({row: number, at_name: at(moment)} for number, moment in enumerate([0, *moments], 1)))
+    members = [
+        {"client_id": client, "client_host": "/h", "began": "joined"} | more
+        for client, left, back in steps
+        for more in (
+            {"member_id": f"{client}-1", "joined_at": at(-60), "left_at": at(left), "ended": "left"},
+            {"member_id": f"{client}-2", "joined_at": at(back)},
+        )
+    ]
+    lay(config, "memberships", *members)
+    lay(config, "group_states", {"state": "Stable", "evidence": "recorded", "started_at": at(0)})
+    lay(config, "partition_ownership")
+    lay(config, "ingest_progress", {"record_partition": 9, "landed_at": at(30)})
+    line = "2-5: rollout: 2 of 2 members, rolling, 4 rebalances, 1 min 30 s"
+    assert line in shown(config).splitlines()
+    assert line in shown(config, generations=1).splitlines()
+    assert "rollout" not in shown(config, at(9))
+    out = io.StringIO()
+    show_group(
+        warehouse_of(config),
+        "billing",
+        at=None,
+        generations=1,
+        sample_seconds=SAMPLE_SECONDS,
+        format="json",
+        out=out,
+    )
+    [rollout] = json.loads(out.getvalue())["rollouts"]
+    assert (rollout["started_at"], rollout["certainty"]) == ("2026-03-04T12:10:00Z", "likely")

@@ -15,10 +15,10 @@ from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC, coordinator_partition
 from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
-from grouptrail.query.formats import RowsFormat, to_the_second, write_rows
+from grouptrail.query.formats import RowsFormat, counted, duration, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.member_names import distinct_names
-from grouptrail.query.views import LATEST, filled
+from grouptrail.query.views import LATEST, default_values, filled, view_query
 from grouptrail.storage.damage import damage_of
 from grouptrail.storage.sql import Value, datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -95,6 +95,12 @@ SELECT min(record_at) AS at
 FROM {COMMITS}
 WHERE cluster = :cluster AND group_id = :group AND record_at <= :time
 """
+_ROLLOUTS = """
+SELECT *, :seconds(ended_at, started_at) AS seconds
+FROM ({rollouts})
+WHERE group_id = :group AND started_at <= :time
+ORDER BY started_at DESC
+"""
 _OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
 _CHANGED = ("members_joined", "members_left")
 _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
@@ -115,7 +121,9 @@ def show_group(
     JSON is one object; CSV has the members, or the committed offsets of a group that never had any.
 
     Raises QueryError for a group without a history at that time."""
-    group = describe_group(SqlSnapshot(warehouse, TABLES), group_id, at=at, generations=generations)
+    tables = SqlSnapshot(warehouse, TABLES)
+    group = describe_group(tables, group_id, at=at, generations=generations)
+    group["rollouts"] = _rollouts(tables, group, at or LATEST)
     note = stale_note(warehouse, sample_seconds, at)
     if format in ("table", "markdown"):
         write_document((*_described(group), *footer(note)), out, format=format)
@@ -199,6 +207,26 @@ def _led_by(tables: SqlSnapshot, partition: int | None, time: Value) -> Row | No
     return next(iter(tables.rows(filled(query, values))), None)
 
 
+def _rollouts(tables: SqlSnapshot, group: Row, time: datetime) -> list[Row]:
+    """Return the rollouts that the listed generations belong to, the newest first."""
+    view = contracts.views()["rollouts"]
+    if not group["generations"] or not set(view.tables) <= tables.versions.keys():
+        return []
+    cluster = tables.warehouse.cluster
+    outer = filled(_ROLLOUTS, {"group": group["group_id"], "time": time})
+    rows = tables.rows(outer.format(rollouts=view_query(view, cluster, default_values(view))))
+    listed = {(row["incarnation"], row["generation"]) for row in group["generations"]}
+    return [
+        row
+        for row in rows
+        if any(
+            incarnation == row["incarnation"] and row["first_generation"] <= number <= row["last_generation"]
+            for incarnation, number in listed
+            if row["first_generation"] is not None
+        )
+    ]
+
+
 def _held_back(
     tables: SqlSnapshot, ask: Callable[[str], list[Row]], values: dict[str, Value], partition: int | None
 ) -> int | None:
@@ -250,6 +278,7 @@ def _described(group: Row) -> Iterator[Block]:
     yield _members(group, names) if group["members"] else Line(_no_members(group["generations"]))
     yield Line()
     yield from _generations(group["generations"], names)
+    yield from map(Line, map(_rollout, group["rollouts"]))
 
 
 def _no_members(generations: list[Row]) -> str:
@@ -399,6 +428,19 @@ def _generations(rows: list[Row], distinct: Mapping[str, str]) -> Iterator[Block
     for note, numbers in notes.items():
         if note:
             yield Line(f"{', '.join(numbers)}: {note}")
+
+
+def _rollout(row: Row) -> str:
+    """Return a line such as `12-23: rollout: 6 of 6 members, 12 rebalances, 3 min 20 s`."""
+    first, last = row["first_generation"], row["last_generation"]
+    parts = (
+        f"rollout: {row['members']} of {counted(row['of_members'], 'member')}",
+        row["way"] and row["way"].replace("_", "-"),
+        counted(row["rebalances"], "rebalance"),
+        "more may follow" if row["seconds"] is None else duration(row["seconds"]),
+        "or the same processes joined again" if row["certainty"] == "ambiguous" else "",
+    )
+    return f"{first if first == last else f'{first}-{last}'}: {', '.join(filter(None, parts))}"
 
 
 def _generation(row: Row, distinct: Mapping[str, str]) -> Iterator[str]:
