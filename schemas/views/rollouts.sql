@@ -14,7 +14,7 @@
 --   - {name: of_members, type: bigint, about: how many members the group had before}
 --   - {name: is_static, type: boolean, about: all replaced members have an instance id}
 --   - {name: evidence, type: string, about: "what old and new members have in common: instance_id, client_id_and_host, client_id (on other hosts) or mixed"}
---   - {name: certainty, type: string, about: "likely: most old members were fenced by their instance id, left within their timeouts, or were replaced on other hosts; ambiguous: or the same processes joined again, as after expired sessions or slow polls"}
+--   - {name: certainty, type: string, about: "likely: most old members left within their timeouts, or were replaced on other hosts; ambiguous: or the same processes joined again, as after an outage, expired sessions or slow polls"}
 --   - {name: rebalances, type: bigint, about: "how many of the group's rebalances were part of it, as far as the log shows"}
 --   - {name: first_generation, type: int, null_means: not known, about: the generation or epoch of the first of them}
 --   - {name: last_generation, type: int, null_means: not known, about: the generation or epoch of the last of them}
@@ -27,7 +27,7 @@ WITH lives AS (
     incarnation,
     instance_id,
     CASE WHEN instance_id IS NULL THEN client_id END AS client_id,
-    CASE WHEN instance_id IS NULL THEN client_host END AS client_host,
+    client_host,
     joined_at,
     joined_generation,
     began,
@@ -247,7 +247,7 @@ hosts AS (
     client_host,
     count(CASE WHEN is_old THEN 1 END) AS old,
     count(CASE WHEN is_new THEN 1 END) AS new,
-    count(CASE WHEN is_old AND (ended = 'left' OR ended = 'replaced') THEN 1 END) AS proven,
+    count(CASE WHEN is_old AND ended = 'left' THEN 1 END) AS proven,
     min(at) AS first_at,
     max(at) AS last_at,
     min(generation) AS first_generation,
@@ -375,6 +375,7 @@ everything AS (
     certainty,
     first_generation,
     last_generation,
+    last_generation AS since_generation,
     '' AS cause,
     started_at AS since,
     last_at AS until
@@ -395,8 +396,9 @@ everything AS (
     NULL AS certainty,
     to_generation AS first_generation,
     to_generation AS last_generation,
+    from_generation AS since_generation,
     cause,
-    previous_at AS since,
+    at AS since,
     coalesce(ended_at, at) AS until
   FROM rebalances
   WHERE cluster = :cluster
@@ -416,6 +418,7 @@ everything AS (
     NULL AS certainty,
     NULL AS first_generation,
     NULL AS last_generation,
+    NULL AS since_generation,
     '' AS cause,
     free_from AS since,
     owned_from AS until
@@ -437,6 +440,7 @@ everything AS (
     NULL AS certainty,
     NULL AS first_generation,
     NULL AS last_generation,
+    NULL AS since_generation,
     '' AS cause,
     min(owned_from) AS since,
     max(coalesce(owned_until, :now)) AS until
@@ -453,6 +457,9 @@ followed AS (
     max(last_at) OVER (
       PARTITION BY group_id, incarnation ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
     ) AS rollout_last_at,
+    max(CASE WHEN place = 0 THEN last_generation END) OVER (
+      PARTITION BY group_id, incarnation ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    ) AS rollout_last_generation,
     max(CASE WHEN place = 3 THEN since END) OVER (PARTITION BY group_id, incarnation) AS owners_since,
     max(CASE WHEN place = 3 THEN until END) OVER (PARTITION BY group_id, incarnation) AS owners_until
   FROM everything
@@ -463,7 +470,13 @@ counted AS (
     place = 1
       AND (
         at <= rollout_last_at
-        OR (cause = 'cooperative_follow_up' AND since <= rollout_last_at AND at <= rollout_last_at + :pause)
+        OR (
+          at <= rollout_last_at + :pause
+          AND (
+            last_generation <= rollout_last_generation
+            OR (cause = 'cooperative_follow_up' AND since_generation <= rollout_last_generation)
+          )
+        )
       ) AS is_rebalance
   FROM followed
   WHERE rollout_at IS NOT NULL AND place < 3

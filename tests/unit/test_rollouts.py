@@ -17,6 +17,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from grouptrail.config import Config
+from proof.recorded_runs import folded
+from proof.recordings import Recording, load_recordings
+from support.laid_history import lay_history
 from support.queries import asked
 from support.small_tables import at, lay
 
@@ -75,7 +78,7 @@ def again(rows: list[Row], since: float, step: float = 1) -> list[Row]:
     return rows + more
 
 
-def static_rolling(since: float) -> list[Row]:
+def static_rolling(since: float, new_host: str | None = None) -> list[Row]:
     """Return the memberships of static members that are fenced by their next start."""
     lives = []
     for number, client in enumerate("abcd"):
@@ -84,6 +87,8 @@ def static_rolling(since: float) -> list[Row]:
             life(client, -100, moment, instance_id=f"i-{client}", ended="replaced"),
             life(client, moment, instance_id=f"i-{client}", began="replaced"),
         ]
+        if new_host is not None:
+            lives[-1]["client_host"] = new_host
     return lives
 
 
@@ -93,6 +98,11 @@ ROLLING = {
     "seconds_without_owner": 120.0, "longest_without_owner_seconds": 30.0,
 }  # fmt: skip
 SURGE = ROLLING | {"evidence": "client_id", "seconds_without_owner": 0.0, "longest_without_owner_seconds": 0.0}
+
+STATIC = {
+    "is_static": True, "evidence": "instance_id", "certainty": "ambiguous", "rebalances": 0,
+    "way": "rolling", "members": 4, "of_members": 4, "ended_at": "2026-03-04T12:13:00Z",
+}  # fmt: skip
 
 CASES: dict[str, tuple[list[Row], list[Row]]] = {
     "rolling": (rolling(10), [ROLLING]),
@@ -242,15 +252,8 @@ CASES: dict[str, tuple[list[Row], list[Row]]] = {
         [{"members": 2, "of_members": 2, "ended_at": "2026-03-04T12:11:30Z"}],
     ),
     "slow": (rolling(10, step=20), []),
-    "static": (
-        static_rolling(10),
-        [
-            {
-                "is_static": True, "evidence": "instance_id", "certainty": "likely", "rebalances": 0,
-                "way": "rolling", "members": 4, "of_members": 4, "ended_at": "2026-03-04T12:13:00Z",
-            }
-        ],
-    ),
+    "static": (static_rolling(10), [STATIC]),
+    "static-on-other-hosts": (static_rolling(10, new_host="/new"), [STATIC | {"certainty": "likely"}]),
     "static-that-expired": (
         [{**one, "instance_id": one["client_id"], "ended": one["ended"] and "expired_or_removed"}
          for one in rolling(10)],
@@ -358,13 +361,32 @@ def test_rollout_of_a_cooperative_group_ends_with_its_last_follow_up(tmp_path: P
     lay(
         config,
         "rebalances",
-        {**follow_up, "to_generation": 13, "at": at(14), "previous_at": at(13.5), "ended_at": at(14.2)},
-        {**follow_up, "to_generation": 14, "at": at(15), "previous_at": at(14)},
-        {**follow_up, "to_generation": 15, "at": at(15.5), "cause": "partitions_added", "previous_at": at(13.5)},
+        {**follow_up, "from_generation": 9, "to_generation": 10, "at": at(14), "ended_at": at(14.2)},
+        {**follow_up, "from_generation": 10, "to_generation": 11, "at": at(15)},
+        {**follow_up, "from_generation": 9, "to_generation": 12, "at": at(15.5), "cause": "partitions_added"},
     )
     [row] = rollouts(config)
-    assert (row["rebalances"], row["last_generation"]) == (9, 13)
+    assert (row["rebalances"], row["last_generation"]) == (9, 10)
     assert row["ended_at"] == "2026-03-04T12:14:12Z"
+
+
+def test_rollout_whose_last_member_leaves_has_the_rebalance_of_that_leave(tmp_path: Path) -> None:
+    """The record of a classic rebalance follows the end of its join phase, at which the member left."""
+    config = Config(warehouse=str(tmp_path))
+    rows = [row for row in surge(10) if row["left_at"] is not None]
+    late = {
+        "group_id": "h", "joined_at": at(-100), "joined_generation": 1, "left_at": at(10), "left_generation": 2,
+    }  # fmt: skip
+    lay(config, "memberships", *({**row, **late} for row in rows))
+    new = {"group_id": "h", "joined_at": at(9), "joined_generation": 1}
+    lay(config, "memberships", *({**row, **new, "left_at": None} for row in surge(10) if row["left_at"] is None))
+    times = enumerate((9, 10.1, 10.2), 1)
+    lay(config, "rebalances", *({"group_id": "h", "to_generation": number, "at": at(time)} for number, time in times))
+    lay(config, "partition_ownership")
+    lay(config, "ingest_progress", {"landed_at": at(DECODED_UNTIL)})
+    [row] = rollouts(config)
+    assert (row["way"], row["rebalances"], row["last_generation"]) == ("blue_green", 2, 2)
+    assert row["ended_at"] == "2026-03-04T12:10:06Z"
 
 
 def test_pause_given_separates_or_joins_restarts(warehouse: Config) -> None:
@@ -449,3 +471,25 @@ def _moved(row: Row, minutes: int) -> Row:
         for name in ("started_at", "ended_at")
     }
     return row | times
+
+
+@pytest.mark.parametrize("recording", load_recordings(), ids=lambda one: one.version)
+def test_rollouts_of_the_recorded_runs_are_those_of_their_schedules(recording: Recording, tmp_path: Path) -> None:
+    """Both static members were restarted. Clients whose broker was killed joined again: the log looks the same."""
+    config = Config(warehouse=str(tmp_path))
+    lay_history(config, folded(recording.records, recording.names))
+    rows = asked(config, "SELECT * FROM rollouts('5 seconds')")
+    assert all(row["certainty"] == "ambiguous" for row in rows)
+    restarted = {row["group_id"] for row in rows if not row["group_id"].startswith("killed")}
+    assert {"static-range", "static-python", "static-cooperative"} <= restarted
+    assert restarted <= {"static-range", "static-python", "static-cooperative", "kip-848-static"}
+
+
+def test_rollouts_of_random_runs_whose_brokers_were_killed_are_ambiguous(tmp_path: Path) -> None:
+    """No run restarts half of a group on purpose; clients, static ones too, join again after an outage."""
+    [recording] = load_recordings("random")
+    config = Config(warehouse=str(tmp_path))
+    lay_history(config, folded(recording.records, recording.names))
+    for pause in ("5 seconds", "20 seconds", "5 minutes"):
+        rows = asked(config, f"SELECT * FROM rollouts('{pause}')")
+        assert all(row["certainty"] == "ambiguous" for row in rows)
