@@ -14,7 +14,7 @@
 --   - {name: of_members, type: bigint, about: how many members the group had before}
 --   - {name: is_static, type: boolean, about: all replaced members have an instance id}
 --   - {name: evidence, type: string, about: "what old and new members have in common: instance_id, client_id_and_host, client_id (on other hosts) or mixed"}
---   - {name: certainty, type: string, about: "likely: most old members left within their timeouts, or were replaced on other hosts; ambiguous: or the same processes joined again, as after an outage, expired sessions or slow polls"}
+--   - {name: certainty, type: string, about: "likely: most old members are known to have left, or were replaced on other hosts; ambiguous: or the same processes joined again, as after an outage, expired sessions or slow polls"}
 --   - {name: rebalances, type: bigint, about: "how many of the group's rebalances were part of it, as far as the log shows"}
 --   - {name: first_generation, type: int, null_means: not known, about: the generation or epoch of the first of them}
 --   - {name: last_generation, type: int, null_means: not known, about: the generation or epoch of the last of them}
