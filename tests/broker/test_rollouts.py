@@ -21,6 +21,8 @@ from support.laid_history import lay_history
 from support.observed_groups import ClientGroup, now_ms
 from support.queries import asked
 
+pytestmark = pytest.mark.full
+
 TOPIC, PARTITIONS, MEMBERS = "orders", 8, 4
 SHORT_PAUSE_SECONDS = 10
 PAUSES = dict.fromkeys(("twice", "surge", "blue-green"), f"{SHORT_PAUSE_SECONDS} seconds")
