@@ -86,6 +86,7 @@ def _departure(state: FoldState, change: Change, member: Member, how: Ending) ->
         else [],
         "same_leader_from": before.record_offset if one_leader else None,
         "is_last": not after.members,
+        "is_alone": len(change.left) + len(change.rejoined) + len(change.replaced) == 1,
         "ended": how.ended,
         "ended_because": how.because,
         "rule": how.evidence.name,
@@ -142,9 +143,11 @@ def _by_commits(departure: Values) -> Ending | None:
     shortest = min(session, rebalance - _REJOIN_MS)
     if age < shortest - (0 if is_same_clock else LARGEST_SKEW_MS):
         return concluded(EndingEvidence.AFTER_COMMIT, age=age, session=session, rebalance=rebalance)
+    # Otherwise the join phase may have waited for another's session: a member that left with it looks the same.
+    is_timed = is_same_clock and departure["is_alone"]
     has_to_commit = departure["unchanged_commits"] >= _LEAST_UNCHANGED or departure["others_advanced"]
     is_regular = departure["commits"] >= _LEAST_COMMITS and has_to_commit
-    return _by_silence(departure, age, session, rebalance) if is_same_clock and is_regular else None
+    return _by_silence(departure, age, session, rebalance) if is_timed and is_regular else None
 
 
 def _by_silence(departure: Values, age: int, session: int, rebalance: int) -> Ending | None:

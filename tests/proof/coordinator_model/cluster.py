@@ -230,10 +230,12 @@ class Cluster:
 
     def commit_by(self, client: Client) -> None:
         """A consumer commits by itself, if the coordinator takes it."""
-        group = self.group
-        if not self._commit_ms or group is None or not self.is_available or not group.takes_commit(client):
+        group, places = self.group, sorted(client.places)
+        if not self._commit_ms or not places or not self.is_available:
             return
-        for topic, number in sorted(client.places):
+        if group is None or not group.takes_commit(client):
+            return
+        for topic, number in places:
             offset = self.now if self._is_busy else 0
             if client.spec.library == "librdkafka" and self._newest.get((topic, number)) == offset:
                 continue  # it commits only what it has read since
