@@ -74,9 +74,11 @@ class SimulatedGroup:
         note: str | None = None,
         join_phase: timedelta = timedelta(seconds=3),
         skipped: int = 0,
+        proof: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin the next generation at that time; `left` gives how each member id's membership ended, and the
-        rule. By default, the cause is as certain as the history can be of it."""
+        rule, `proof` the columns of the cause's evidence. By default, the cause is as certain as the history can be
+        of it."""
         self.generation += 1 + skipped
         left = left or {}
         newcomers = list(joined)
@@ -103,6 +105,7 @@ class SimulatedGroup:
                 "cause_note": note,
                 "skipped": skipped,
             }
+            | dict(proof or {})
             | {"members_joined": [client.member_id for client in newcomers], "members_left": list(left), **changes}
             | {"previous_at": self._last, "duration_ms": _SYNC_MS, "duration_of": "sync phase", "ended_at": at}
             | {"seconds_since_previous": (at - self._last).total_seconds() if self._last else None},

@@ -24,9 +24,11 @@ def billing(config: Config, *, group_id: str = "billing", suffix: str = "") -> S
     group.rebalance(at(6), "member_joined", joined=[third])
     crash = {second.member_id: ("left_or_expired", "gone 45 s after its last commit: session.timeout.ms has passed")}
     held = [key for key, owner in group.owners.items() if owner == second.member_id]
+    place = {"at": at(22), "record_partition": 9, "record_offset": 1512}
     group.rebalance(
         at(22), "member_left_or_expired", left=crash, certainty="ambiguous", skipped=1,
         note="a clean leave, an expired session and a removal write the same records",
+        proof={"rule": "GONE", "evidence": [{**place, "source": "record", "shows": "member ids are gone"}]},
     )  # fmt: skip
     again = Client(f"billing-boris-2{suffix}", f"billing-boris{suffix}", "/10.0.0.12")
     group.rebalance(at(24), "member_rejoined", joined=[again], certainty="likely")

@@ -246,6 +246,20 @@ def test_group_page_refreshes_and_keeps_what_the_reader_chose(
     assert page.value(chosen) == before
 
 
+def test_evidence_that_a_reader_opened_stays_open_when_the_page_refreshes(
+    visit: Visit, exporter: Exporter, config: Config
+) -> None:
+    page = visit("/groups/billing")
+    page.value("document.querySelector('.why summary').click()")
+    shown = "document.querySelector('.why dl').checkVisibility() && document.querySelector('.why dl').textContent"
+    assert "offset 1,512 of partition 9: member ids are gone" in page.value(shown)
+    published = exporter.page
+    exporter.publish(config.cluster, lag_table(*sample(), lag_row(7, lag=54_321)))
+    until(lambda: exporter.page is not published)
+    refreshed(page, "document.getElementById('live').textContent.includes('54,396')")
+    assert "member ids are gone" in page.value(shown)
+
+
 def test_link_keeps_the_focus_when_a_refresh_adds_a_row_above_it(visit: Visit) -> None:
     page = visit("/groups/billing")
     page.value("document.querySelector('#tables tr[id]').remove()")

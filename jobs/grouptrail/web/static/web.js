@@ -63,14 +63,18 @@ if (parts.length) {
     }
   };
 
-  /** Makes an element like a fresh one. What is the same stays: scroll position, focus, the row that a link names. */
+  /** Makes an element like a fresh one. What is the same stays: scroll position, focus, the row that a link names; and
+      what a reader has opened. */
   const update = (element, fresh) => {
     if (element.isEqualNode(fresh)) return;
     if (element.nodeType !== Node.ELEMENT_NODE) {
       element.nodeValue = fresh.nodeValue;
       return;
     }
-    for (const { name } of [...element.attributes]) if (!fresh.hasAttribute(name)) element.removeAttribute(name);
+    const opened = element.nodeName === "DETAILS" ? "open" : "";
+    for (const { name } of [...element.attributes]) {
+      if (!fresh.hasAttribute(name) && name !== opened) element.removeAttribute(name);
+    }
     for (const { name, value } of fresh.attributes) if (element.getAttribute(name) !== value) element.setAttribute(name, value);
     const named = new Map([...element.children].filter((one) => one.id).map((one) => [one.id, one]));
     let next = element.firstChild;
