@@ -7,7 +7,7 @@ from grouptrail.config import Config
 from grouptrail.jobs import CLUSTER, DECODE, JOBS, POLL, jobs_for
 
 # Tables written by commands: so far only by `grouptrail check`.
-NO_JOBS = {"check_results"}
+NO_JOBS = {"check_results", "broker_log_events"}
 
 
 TOPIC, ADMIN = Config(source="topic"), Config(source="admin")

@@ -1,4 +1,4 @@
-"""Commands on the records of __consumer_offsets: decode, redecode, ingest-segments, rebuild."""
+"""Commands on the records of __consumer_offsets and on brokers' logs: decode, redecode, ingest-…, rebuild."""
 
 from __future__ import annotations
 
@@ -95,6 +95,35 @@ def ingest_segments(
             max_batch_bytes=config.decode.max_segment_batch_bytes,
             max_record_bytes=config.decode.max_record_bytes,
         )
+
+
+def ingest_broker_log(
+    options: ConfigOptions,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Logs of brokers: plain text or JSON, also compressed by gzip or zstd."
+        ),
+    ],
+    time_zone: Annotated[
+        str,
+        typer.Option(metavar="ZONE", help="Time zone of times without an offset, such as Europe/Berlin or +02:00."),
+    ] = "UTC",
+    trust_clients: Annotated[
+        bool,
+        typer.Option(
+            "--trust-clients", help="No client puts lines of its own into names or reasons: see docs/broker-log.md."
+        ),
+    ] = False,
+) -> None:
+    """Ingest what group coordinators logged about groups, each line once. Needs their logger at level INFO."""
+    from grouptrail.broker_log.ingest import ingest_broker_log as run_ingest
+    from grouptrail.broker_log.layouts import time_zone as parse_zone
+
+    zone = parse_zone(time_zone)
+    warehouse = warehouse_of(options.load())
+    warehouse.check()
+    run_ingest(warehouse, files, zone, print_now, trusts_clients=trust_clients)
 
 
 def rebuild(

@@ -234,7 +234,7 @@ class MaintainConfig(Section):
     decoded_days: float = Field(default=0, ge=0, allow_inf_nan=False)
     """Retention of decoded records and of their batches; 0: forever. The newest record of each key is kept."""
     history_days: float = Field(default=0, ge=0, allow_inf_nan=False)
-    """Retention of rows of the history and of the cluster that have ended; 0: forever."""
+    """Retention of rows of the history and of the cluster that have ended, and of brokers' log events; 0: forever."""
     samples_days: float = Field(default=0, ge=0, allow_inf_nan=False)
     """Retention of log_offsets and consumer_lag; 0: forever."""
     check_results_days: float = Field(default=90, ge=0, allow_inf_nan=False)

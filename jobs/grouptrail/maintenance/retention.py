@@ -40,7 +40,7 @@ _ENDED = {
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
 
-ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "check_results")
+ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "broker_log_events", "check_results")
 """The tables with a retention, in an order that is safe to interrupt: the next run continues."""
 
 
@@ -78,6 +78,8 @@ def rules(queries: Queries, keep: MaintainConfig, name: str, now: datetime) -> I
             yield _older(queries, name, "sampled_at", oldest)
         if keep.thin_samples:
             yield _thinned(queries, keep.thin_samples, name, now, oldest)
+    elif name == "broker_log_events" and keep.history_days:
+        yield _older(queries, name, "logged_at", now - timedelta(days=keep.history_days))
     elif name == "check_results" and keep.check_results_days:
         yield _older(queries, name, "checked_at", now - timedelta(days=keep.check_results_days))
     elif name in (*DECODED, PROGRESS) and keep.decoded_days:

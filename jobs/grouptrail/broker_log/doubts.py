@@ -1,0 +1,132 @@
+"""Which lines a client seems to have written: names and reasons may contain line breaks.
+
+In a text layout, a client's reason can end its own line and continue with others that look like the coordinator's.
+Doubtful is what follows an unusual reason closely and is about another group, and everything near a line that is
+incomplete, continues another, has an unknown message, or goes back in time. A client that knows Kafka's source can
+avoid all of these, so that lines of text prove less than JSON, which escapes line breaks and is never doubtful.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from grouptrail.broker_log.events import Event
+
+LINES_NEAR = 100
+"""How many lines before and after may be part of the same forgery."""
+
+SECONDS_NEAR = timedelta(seconds=5)
+"""How far ahead a client can guess the time of a rebalance of another group, by the line's own time."""
+
+_SET_BACK = timedelta(seconds=1)
+"""How far lines of several threads may be out of order."""
+
+FOLLOWS_TEXT = "follows an unusual reason of a client of another group"
+NEAR_INCOMPLETE = "near a line that is incomplete or has an unknown message"
+BACK_IN_TIME = "earlier than a line before it"
+
+# The reasons of clients of Kafka's own, librdkafka's lack of one, and lists of topics.
+_USUAL = re.compile(
+    r"""not\ provided|member\ was\ removed\ by\ an\ admin|subscription\ has\ changed|group\ is\ already\ rebalancing
+    | (?:the\ )?consumer\ .{0,60}|need\ to\ re.{0,200}|rebalance\ (?:failed\ due\ to|enforced).{0,100}
+    | cached\ metadata\ has\ changed.{0,250}|received\ assignment\ does.{0,60}|offset\ commit\ failed.{0,60}
+    | \[[\w.,\ -]*\]|\{.*\}""",
+    re.VERBOSE,
+)
+
+
+@dataclass(slots=True)
+class FoundLine:
+    """A line with events. `number` counts the lines of the file, `doubt` is why it may be a client's, if it may."""
+
+    number: int
+    at: datetime
+    text: str
+    events: tuple[Event, ...]
+    is_structured: bool
+    doubt: str | None = None
+
+
+class Doubts:
+    """Passes on the lines of one file, in order, once the lines near them have been seen.
+
+    With `trusts_clients`, the words of clients are taken to contain no lines of their own.
+    """
+
+    def __init__(self, *, trusts_clients: bool = False) -> None:
+        self._trusts_clients = trusts_clients
+        self._waiting: deque[FoundLine] = deque()
+        self._odd: tuple[int, datetime] | None = None
+        self._texts: dict[str, tuple[int, datetime]] = {}
+        self._latest: dict[int | None, tuple[int, datetime]] = {}
+        self._last_at: datetime | None = None
+
+    def add(self, line: FoundLine) -> Iterator[FoundLine]:
+        """Add a line, and yield those that no further line can make doubtful."""
+        self._last_at = line.at
+        if not line.is_structured and not self._trusts_clients:
+            line.doubt = self._doubt(line)
+            self._note(line)
+        self._waiting.append(line)
+        yield from self._ready(line.number)
+
+    def add_odd(self, number: int, at: datetime | None) -> None:
+        """Add a line that is incomplete, continues another, or has an unknown message; `at` if it has a time."""
+        at = at or self._last_at
+        if at is None or self._trusts_clients:
+            return
+        self._last_at = at
+        self._odd = (number, at)
+        for line in self._waiting:
+            if not line.is_structured and _is_near(line, self._odd):
+                line.doubt = line.doubt or NEAR_INCOMPLETE
+
+    def rest(self) -> Iterator[FoundLine]:
+        """Yield the lines that still wait, at the end of the file."""
+        while self._waiting:
+            yield self._waiting.popleft()
+
+    def _ready(self, number: int) -> Iterator[FoundLine]:
+        while self._waiting and number - self._waiting[0].number > LINES_NEAR:
+            yield self._waiting.popleft()
+
+    def _doubt(self, line: FoundLine) -> str | None:
+        if self._odd is not None and _is_near(line, self._odd):
+            return NEAR_INCOMPLETE
+        for event in line.events:
+            latest = self._latest.get(event.broker_id)
+            if latest is not None and line.number - latest[0] <= LINES_NEAR and line.at < latest[1] - _SET_BACK:
+                return BACK_IN_TIME
+        groups = {event.group_id for event in line.events}
+        others = (place for group, place in self._texts.items() if group not in groups)
+        return FOLLOWS_TEXT if any(_is_near(line, place) for place in others) else None
+
+    def _note(self, line: FoundLine) -> None:
+        place = (line.number, line.at)
+        for event in line.events:
+            latest = self._latest.get(event.broker_id)
+            if latest is None or line.at >= latest[1] or line.number - latest[0] > LINES_NEAR:
+                self._latest[event.broker_id] = place
+            if event.takes_text and not _USUAL.fullmatch(_client_text(event)):
+                self._texts.pop(event.group_id, None)
+                self._texts[event.group_id] = place
+        while self._texts:
+            oldest = next(iter(self._texts))
+            if line.number - self._texts[oldest][0] <= LINES_NEAR:
+                break
+            del self._texts[oldest]
+
+
+def _client_text(event: Event) -> str:
+    """Return what a client wrote at the end of a message."""
+    reason = event.reason or ""
+    _, named, words = reason.partition("; client reason: ")
+    return words if named else reason
+
+
+def _is_near(line: FoundLine, place: tuple[int, datetime]) -> bool:
+    return abs(line.number - place[0]) <= LINES_NEAR and abs(line.at - place[1]) <= SECONDS_NEAR
