@@ -1,0 +1,317 @@
+"""What the brokers' own log proves about rebalances and endings that the records leave open.
+
+Pure functions of rows of `rebalances` and `memberships` and of rows of `broker_log_events`. A row is decided only
+where exactly one chain of lines fits its group, generation, members and time, nothing contradicts it and no line of
+it is doubtful. Coordinator and log have the same clock: the broker's. Lines of text, which a client could have
+written, make a cause `likely` at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Certainty
+
+CLOCKS = timedelta(seconds=5)
+"""How far a line may be from the record of the same moment: both have times of one broker."""
+
+JOIN_PHASE = timedelta(hours=1)
+"""The longest join phase that is matched: a rebalance timeout is five minutes by default."""
+
+_ORDER = timedelta(seconds=1)
+"""How far lines of several threads may be out of order."""
+
+# The reasons of the Java client: AbstractCoordinator.close and handlePollTimeoutExpiry, KafkaConsumer.unsubscribe.
+_CLOSED = frozenset({"the consumer is being closed", "the consumer unsubscribed from all topics"})
+_POLL_TIMEOUT = "consumer poll timeout has expired."
+# KafkaAdminClient.removeMembersFromConsumerGroup
+_ADMINISTRATOR = "member was removed by an admin"
+_NOT_PROVIDED = "not provided"
+# Members that missed a rebalance: dead, or alive with an application that does not poll.
+_MISSED = (
+    "did not join",
+    "did not sync",
+    "it failed to transition",
+    "the member failed to sync",
+    "the classic member",
+)
+# AbstractCoordinator.joinGroupIfNeeded
+_JOIN_FAILED = "rebalance failed due to "
+_REVOKED = "need to revoke partitions"
+# ConsumerCoordinator.rejoinNeededOrPending, KafkaConsumer.enforceRebalance
+_NEW_METADATA = "cached metadata has changed"
+_ENFORCED = "rebalance enforced by user"
+
+_GONE = frozenset({"member_left", "member_expired", "member_left_or_expired", "static_member_expired_or_removed"})
+_STATIC_GONE = "static_member_expired_or_removed"
+_UNKNOWN_EPOCHS = frozenset({"unknown", "topic_metadata_changed"})
+_OPEN_ENDINGS = frozenset({"left_or_expired", "expired_or_removed"})
+_ENDS = frozenset({"assignment_received", "group_emptied"})
+_MOVES = frozenset({"group_loaded", "group_unloaded"})
+_REMOVALS = frozenset({"member_left", "member_expired"})
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceProof:
+    """The cause of a rebalance, and the lines that prove it, in order."""
+
+    cause: str
+    certainty: Certainty
+    cause_note: str | None
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndingProof:
+    """How a membership ended, and the lines that prove it, in order."""
+
+    ended: str
+    ended_because: str
+    lines: tuple[str, ...]
+
+
+def prove_rebalance(
+    rebalance: Row, events: Iterable[Row], *, polling: Collection[str] = frozenset()
+) -> RebalanceProof | None:
+    """Return what the log proves about a row of `rebalances`; None if it is `recorded` already, or nothing is proved.
+
+    `events` are rows of `broker_log_events` of its cluster, from `JOIN_PHASE` before its `at` to `CLOCKS` after.
+    `polling` are members that are gone before their poll timeout had passed since their first join: a client that
+    leaves because its application does not poll sends what one sends that is closed.
+    """
+    at = rebalance["at"]
+    if rebalance["certainty"] == "recorded" or at is None:
+        return None
+    ours = _of_group(rebalance, events)
+    if rebalance["group_kind"] == "classic":
+        return _classic(rebalance, ours, polling)
+    near = [event for event in ours if abs(event["logged_at"] - at) <= CLOCKS]
+    if rebalance["cause"] in _GONE:
+        return _gone(rebalance, near, None, polling)
+    if rebalance["cause"] in _UNKNOWN_EPOCHS:
+        return _epoch(rebalance, near)
+    return None
+
+
+def prove_ending(
+    membership: Row, events: Iterable[Row], *, poll_timeout: timedelta | None = None
+) -> EndingProof | None:
+    """Return what the log proves about the end of a row of `memberships`; None if it is known, or nothing is proved.
+
+    `events` are as for `prove_rebalance`, by `left_at`. `poll_timeout` is the member's rebalance timeout, if known:
+    without it a leave for which the client gave no reason proves nothing.
+    """
+    if membership["ended"] not in _OPEN_ENDINGS or membership["left_at"] is None:
+        return None
+    first = max(membership["joined_at"], membership["left_at"] - JOIN_PHASE)
+    last = membership["left_at"] + CLOCKS
+    within = [one for one in _of_group(membership, events) if first <= one["logged_at"] <= last]
+    removal = _removal(membership["member_id"], within)
+    if removal is None or _missed_rebalance(removal):
+        return None
+    forged = _unless_forged([removal])
+    if removal["event"] == "member_expired":
+        because = f"the coordinator logged that it removed the member: {_expiry(removal)}"
+        return EndingProof("expired", because + forged, (removal["line"],))
+    is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
+    ended = "poll_timeout" if removal["reason"] == _POLL_TIMEOUT else "left"
+    if ended == "left" and removal["reason"] not in _CLOSED and not is_polling:
+        return None
+    return EndingProof(ended, _leave(removal) + forged, (removal["line"],))
+
+
+_FORGED = "; unless a client wrote this line of the log"
+
+
+def _unless_forged(lines: Sequence[Row]) -> str:
+    return _FORGED if any(one["is_forgeable"] for one in lines) else ""
+
+
+def _proof(cause: str, note: str, lines: Sequence[Row], certainty: Certainty = "recorded") -> RebalanceProof:
+    forged = _unless_forged(lines)
+    proving = tuple(one["line"] for one in lines)
+    return RebalanceProof(cause, "likely" if forged else certainty, note + forged, proving)
+
+
+def _of_group(row: Row, events: Iterable[Row]) -> list[Row]:
+    """Return the events of the row's group, in order, each once, without those of another partition.
+
+    A line that was ingested twice counts as it was trusted most.
+    """
+    partition = row.get("record_partition")
+    ours: dict[tuple[object, ...], Row] = {}
+    for event in sorted(events, key=lambda event: not event["is_forgeable"]):
+        if event["group_id"] == row["group_id"] and event["record_partition"] in (None, partition):
+            ours[event["line"], event["logged_at"], event["event"], event["member_id"]] = event
+    return sorted(ours.values(), key=lambda event: event["logged_at"])
+
+
+def _only(events: Sequence[Row]) -> Row | None:
+    """Return the only event, unless it is doubtful."""
+    return events[0] if len(events) == 1 and events[0]["doubt"] is None else None
+
+
+def _removal(member: str, events: Sequence[Row]) -> Row | None:
+    return _only([one for one in events if one["event"] in _REMOVALS and one["member_id"] == member])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chain:
+    """The lines that began and ended a rebalance of a classic group, and the group's lines between them."""
+
+    start: Row
+    during: Sequence[Row]
+
+
+def _classic(rebalance: Row, events: Sequence[Row], polling: Collection[str]) -> RebalanceProof | None:
+    chain = _chain(rebalance, events)
+    if chain is None:
+        return None
+    cause, start = rebalance["cause"], chain.start
+    if cause in _GONE:
+        return _gone(rebalance, chain.during, start, polling)
+    if cause == "static_member_replaced" and start["trigger"] == "static_member_replaced":
+        return _proof("static_member_replaced", _logged(start), [start])
+    if cause in (LEADER, REJOINED, MOVED) and start["trigger"] == "leader_rejoined":
+        changed = (rebalance["members_joined"], rebalance["members_left"], rebalance["subscriptions_changed"])
+        return None if any(changed) else _rejoined(rebalance["to_generation"], start, events)
+    return None
+
+
+def _chain(rebalance: Row, events: Sequence[Row]) -> _Chain | None:
+    """Return the lines from the beginning of a rebalance to its end, if they are there once, of one coordinator."""
+    number = rebalance["to_generation"]
+    ends = [one for one in events if one["event"] in _ENDS and one["generation"] == number]
+    end = _only([one for one in ends if abs(one["logged_at"] - rebalance["at"]) <= CLOCKS])
+    if end is None or rebalance["from_generation"] != number - 1:
+        return None
+    last = end["logged_at"] + _ORDER
+    starts = [one for one in events if one["event"] == "rebalance_started" and one["generation_before"] == number - 1]
+    start = _only([one for one in starts if end["logged_at"] - JOIN_PHASE <= one["logged_at"] <= last])
+    if start is None or start["broker_id"] != end["broker_id"]:
+        return None
+    if any(start["logged_at"] <= one["logged_at"] <= last for one in events if one["event"] in _MOVES):
+        return None
+    during = [one for one in events if start["logged_at"] - _ORDER <= one["logged_at"] <= last]
+    return _Chain(start, during)
+
+
+def _gone(
+    rebalance: Row, events: Sequence[Row], start: Row | None, polling: Collection[str]
+) -> RebalanceProof | None:
+    """Return why members are gone, if all for the same reason and, in a classic group, it began the rebalance."""
+    if rebalance["members_joined"] or not rebalance["members_left"]:
+        return None
+    found = [_removal(member, events) for member in rebalance["members_left"]]
+    removals = [one for one in found if one is not None]
+    kinds = {one["event"] for one in removals}
+    if len(removals) < len(found) or len(kinds) > 1:
+        return None
+    lines = [*removals, *([start] if start else [])]
+    trigger = None if start is None else start["trigger"]
+    if kinds == {"member_left"}:
+        return _left(rebalance, removals, lines, polling) if trigger in (None, "member_left") else None
+    if trigger not in (None, "member_expired") or any(_missed_rebalance(one) for one in removals):
+        return None
+    note = f"the coordinator logged: {'; '.join(sorted({_expiry(one) for one in removals}))}"
+    return _proof("member_expired", note, lines)
+
+
+def _left(
+    rebalance: Row, removals: Sequence[Row], lines: Sequence[Row], polling: Collection[str]
+) -> RebalanceProof | None:
+    reasons = {one["reason"] for one in removals}
+    notes = "; ".join(sorted({_leave(one) for one in removals}))
+    if reasons == {_POLL_TIMEOUT}:
+        return _proof("member_poll_timeout", notes, lines)
+    # A static member that closes rarely sends a LeaveGroup request.
+    if any(_is_administrator(one) for one in reasons) or (rebalance["cause"] == _STATIC_GONE and reasons - _CLOSED):
+        return None
+    unsaid = [one for one in removals if one["reason"] not in _CLOSED]
+    # The heartbeat by which a KIP-848 member leaves has no reason, and is sent by the member alone.
+    others = ["an administrator removed it"] if any(one["reason"] is not None for one in unsaid) else []
+    if not {one["member_id"] for one in unsaid} <= {*polling}:
+        others.append("its application had not polled within max.poll.interval.ms")
+    if not others:
+        return _proof("member_left", notes, lines)
+    return _proof("member_left", f"{notes}; or {', or '.join(others)}", lines, "likely")
+
+
+def _rejoined(number: int, start: Row, events: Sequence[Row]) -> RebalanceProof | None:
+    """Return whether the leader joined again by itself, or because the coordinator had moved."""
+    last = start["logged_at"] + _ORDER
+    ends = [one for one in events if one["event"] == "assignment_received" and one["generation"] == number - 1]
+    stable = _only([one for one in ends if one["logged_at"] <= last])
+    if stable is None:
+        return None
+    moves = [
+        one for one in events if one["event"] in _MOVES and stable["logged_at"] - _ORDER <= one["logged_at"] <= last
+    ]
+    _, _, words = (start["reason"] or "").partition("; client reason: ")
+    if moves or stable["broker_id"] != start["broker_id"]:
+        loaded = [one for one in moves if one["event"] == "group_loaded" and one["doubt"] is None]
+        if not loaded or not words.startswith(_JOIN_FAILED):
+            return None
+        return _proof(MOVED, _logged(start), [stable, loaded[-1], start])
+    return None if words.startswith((_REVOKED, _JOIN_FAILED)) else _asked(words, [stable, start])
+
+
+def _asked(words: str, lines: Sequence[Row]) -> RebalanceProof:
+    """Return why a leader joined again, as far as its client says."""
+    logged = _logged(lines[-1])
+    if words.startswith(_NEW_METADATA):
+        return _proof("topic_metadata_changed", f"{logged}: by the leader's own words", lines, "likely")
+    if words == _ENFORCED:
+        return _proof(REJOINED, logged, lines)
+    return _proof(REJOINED, f"{logged}: for fresh metadata or a forced rebalance", lines, "likely")
+
+
+def _epoch(rebalance: Row, events: Sequence[Row]) -> RebalanceProof | None:
+    """Return what was logged right before an epoch was bumped, if that is one thing."""
+    bumped = _only(
+        [one for one in events if one["event"] == "epoch_bumped" and one["generation"] == rebalance["to_generation"]]
+    )
+    if bumped is None or rebalance["members_joined"] or rebalance["members_left"]:
+        return None
+    # A heartbeat is handled by one thread: what it changes is logged before its epoch, and after the one before.
+    earlier = [one for one in events if one["logged_at"] <= bumped["logged_at"] and one is not bumped]
+    between = [one for one in earlier if one["logged_at"] >= bumped["logged_at"] - _ORDER]
+    if not between or any(one["doubt"] is not None for one in between):
+        return None
+    if {one["event"] for one in between} == {"metadata_changed"}:
+        return _proof("topic_metadata_changed", _logged(between[-1]), [between[-1], bumped])
+    return None
+
+
+def _missed_rebalance(event: Row) -> bool:
+    return event["event"] == "member_expired" and (event["reason"] or "").startswith(_MISSED)
+
+
+def _expiry(event: Row) -> str:
+    return event["reason"] or "its session expired"
+
+
+def _leave(event: Row) -> str:
+    reason = event["reason"]
+    if reason is None:
+        return "the coordinator logged that the member left"
+    if _is_administrator(reason):
+        return f"the coordinator logged a LeaveGroup request of an administrator: {reason}"
+    if reason == _POLL_TIMEOUT:
+        return "the coordinator logged a LeaveGroup request: the client had not polled within max.poll.interval.ms"
+    if reason == _NOT_PROVIDED:
+        return "the coordinator logged a LeaveGroup request without a reason: of the client, or of an administrator"
+    return f"the coordinator logged a LeaveGroup request; the client's reason: {reason}"
+
+
+def _logged(event: Row) -> str:
+    return f"the coordinator logged: {event['reason'] or event['event'].replace('_', ' ')}"
+
+
+def _is_administrator(reason: str | None) -> bool:
+    return reason is not None and reason.startswith(_ADMINISTRATOR)
