@@ -327,7 +327,7 @@ def test_prove_ending_of_another_membership_proves_nothing(tmp_path: Path, more:
         ("not provided", None, None),
         ("consumer poll timeout has expired.", None, "poll_timeout"),
         ("the consumer is being closed", None, "left"),
-        ("member was removed by an admin", 300, "left"),
+        ("member was removed by an admin", 300, None),
     ],
 )
 def test_prove_ending_by_a_leave_needs_a_reason_or_the_poll_timeout(
@@ -337,6 +337,13 @@ def test_prove_ending_by_a_leave_needs_a_reason_or_the_poll_timeout(
     timeout = None if seconds is None else timedelta(seconds=seconds)
     proof = prove_ending(membership(), found, poll_timeout=timeout)
     assert (None if proof is None else proof.ended) == expected
+
+
+def test_prove_ending_of_a_static_member_by_a_leave_without_a_reason_proves_nothing(tmp_path: Path) -> None:
+    """An administrator may have removed it."""
+    found = events(tmp_path, chain(left("orders", B), LEFT))
+    static = membership(ended="expired_or_removed")
+    assert prove_ending(static, found, poll_timeout=timedelta(seconds=300)) is None
 
 
 def test_prove_ending_of_a_member_that_missed_a_rebalance_proves_nothing(tmp_path: Path) -> None:

@@ -118,11 +118,16 @@ def prove_ending(
     if removal["event"] == "member_expired":
         because = f"the coordinator logged that it removed the member: {_expiry(removal)}"
         return EndingProof("expired", because + forged, (removal["line"],))
-    is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
-    ended = "poll_timeout" if removal["reason"] == _POLL_TIMEOUT else "left"
-    if ended == "left" and removal["reason"] not in _CLOSED and not is_polling:
-        return None
-    return EndingProof(ended, _leave(removal) + forged, (removal["line"],))
+    reason = removal["reason"]
+    if reason == _POLL_TIMEOUT:
+        return EndingProof("poll_timeout", _leave(removal) + forged, (removal["line"],))
+    if reason not in _CLOSED:
+        is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
+        # A static member that closes rarely sends a LeaveGroup request, which has a reason.
+        is_another = reason is not None and membership["ended"] == "expired_or_removed"
+        if not is_polling or is_another or _is_administrator(reason):
+            return None
+    return EndingProof("left", _leave(removal) + forged, (removal["line"],))
 
 
 _FORGED = "; unless a client wrote this line of the log"
