@@ -22,6 +22,7 @@ from grouptrail.storage.engines import spark as spark_engine
 from grouptrail.storage.engines.choice import MOST_BYTES, MOST_ROWS, WITHOUT_SESSION, choose, rule
 from grouptrail.storage.engines.delta_rs import DeltaRs
 from grouptrail.storage.engines.engine import Once, TaskRows
+from grouptrail.storage.engines.retries import is_conflict
 from grouptrail.storage.files import write
 from grouptrail.storage.layout import STATS_COLUMNS, properties
 from grouptrail.storage.schema import table_schema
@@ -126,6 +127,47 @@ def test_engine_upsert_replaces_open_rows_of_its_cluster_by_key_once(engine: War
     upsert(ours, 2, billing=9)
     assert {row["group_id"]: row["processed_to"] for row in stored(ours)} == {"billing": 3, "audit": 2, "orders": 4}
     assert {row["group_id"]: row["processed_to"] for row in stored(theirs)} == {"billing": 6}
+
+
+def test_engine_update_replaces_rows_by_key_also_closed_ones_and_adds_none(engine: Warehouse) -> None:
+    ours, theirs = (engine.of_cluster(name).table(UPSERTED) for name in ("o'clock", "production"))
+    for table in (theirs, ours):
+        table.replace(positions(billing=1, audit=2))
+    closed = positions(orders=3)
+    closed = closed.set_column(closed.column_names.index("open_bucket"), "open_bucket", pa.array([None], pa.int32()))
+    ours.append(closed)
+    changed = with_cluster("o'clock", positions(billing=10, unknown=99))
+    of_closed = with_cluster("o'clock", closed.set_column(2, "processed_to", pa.array([30], pa.int64())))
+    ours.update(pa.concat_tables([changed, of_closed]), version(ours))
+    found = {row["group_id"]: (row["processed_to"], row["open_bucket"]) for row in stored(ours)}
+    assert found == {
+        "billing": (10, bucket_of("billing")),
+        "audit": (2, bucket_of("audit")),
+        "orders": (30, None),
+    }
+    assert {row["group_id"]: row["processed_to"] for row in stored(theirs)} == {"billing": 1, "audit": 2}
+
+
+def test_engine_update_of_an_earlier_version_is_a_conflict_and_changes_nothing(engine: Warehouse) -> None:
+    table = engine.of_cluster("a").table(UPSERTED)
+    table.replace(positions(billing=1))
+    read = version(table)
+    table.upsert(positions(billing=2), [bucket_of("billing")], Once("job", 0))
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        table.update(with_cluster("a", positions(billing=3)), read)
+    assert is_conflict(raised.value)
+    assert [row["processed_to"] for row in stored(table)] == [2]
+
+
+def version(table: Table) -> int:
+    opened = table.open()
+    assert opened is not None
+    return opened.version()
+
+
+def with_cluster(cluster: str, rows: pa.Table) -> pa.Table:
+    schema = table_schema(UPSERTED)
+    return pa.Table.from_pylist([{**row, "cluster": cluster} for row in rows.to_pylist()], schema)
 
 
 def test_engine_replace_replaces_all_rows_of_its_cluster_only(engine: Warehouse) -> None:

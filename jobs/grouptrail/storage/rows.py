@@ -71,13 +71,20 @@ def select(location: TableLocation, columns: str, rest: str = "") -> list[dict[s
 
 
 def select_arrow(
-    location: TableLocation, columns: Sequence[str], rest: str, *, rows_at_a_time: int, computes_all: bool
+    location: TableLocation,
+    columns: Sequence[str],
+    rest: str,
+    *,
+    rows_at_a_time: int,
+    computes_all: bool,
+    opened: OpenTable | None = None,
 ) -> Iterator[pa.Table]:
     """Yield some rows at a time of what `select` returns. Raises TableError if the table cannot be read.
 
+    They are those of the version that was `opened`, or of the newest.
     With `computes_all` they are computed first, which takes their memory, but no damaged file can end the process.
     """
-    if (table := open_table(location)) is None:
+    if (table := opened or open_table(location)) is None:
         return
     name = location.name
     settings = {"datafusion.execution.batch_size": str(rows_at_a_time)}

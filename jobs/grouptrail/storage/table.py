@@ -98,12 +98,19 @@ class Table:
 
         return read_rows(self.location, columns, among, opened or self.open())
 
-    def select_arrow(self, columns: Sequence[str], rest: str = "", *, rows_at_a_time: int) -> Iterator[pa.Table]:
-        """Yield `columns`, and the `rest` of the query after its WHERE condition, some rows at a time."""
+    def select_arrow(
+        self, columns: Sequence[str], rest: str = "", *, rows_at_a_time: int, opened: OpenTable | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield `columns`, and the `rest` of the query after its WHERE condition, some rows at a time.
+
+        They are those of the version that was `opened`, or of the newest.
+        """
         from grouptrail.storage.rows import select_arrow
 
         computes_all = self._spark is not None  # otherwise a command's process, which may end
-        return select_arrow(self.location, columns, rest, rows_at_a_time=rows_at_a_time, computes_all=computes_all)
+        return select_arrow(
+            self.location, columns, rest, rows_at_a_time=rows_at_a_time, computes_all=computes_all, opened=opened
+        )
 
     def new_rows(
         self, columns: pa.Schema, among: ds.Expression | None = None, after: OpenTable | None = None
@@ -195,6 +202,13 @@ class Table:
     def upsert(self, rows: Any, buckets: Collection[int], once: Once) -> None:
         """Write rows (Arrow or DataFrame) in place of open rows of `buckets` with their key, once, in one commit."""
         self._engine_for(rows).upsert(self.location, rows, buckets, self._marked(once))
+
+    def update(self, rows: pa.Table, version: int) -> None:
+        """Write rows in place of those with their key, open or not, which were read from a version, in one commit.
+
+        It is not repeated after a conflict: the rows have to be computed again (`retries.with_retries`).
+        """
+        self._engine_for(rows).update(self.location, rows, version)
 
     def replace(self, rows: Any) -> None:
         """Replace all rows of the cluster by rows (Arrow, DataFrame or a function that writes files)."""

@@ -22,7 +22,7 @@ from grouptrail.storage.creation import create_table
 from grouptrail.storage.damage import naming_damage
 from grouptrail.storage.engines.commits import append_files, commit
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows, WriteFiles
-from grouptrail.storage.engines.retries import one_writer
+from grouptrail.storage.engines.retries import lock, one_writer, require_version
 from grouptrail.storage.errors import NeedsSparkError
 from grouptrail.storage.files import with_all_columns, write
 from grouptrail.storage.location import TableLocation
@@ -86,6 +86,25 @@ class DeltaRs:
                 merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
         one_writer(merge, table)
+
+    def update(self, table: TableLocation, rows: pa.Table, version: int) -> None:
+        """Merge rows into those with their key, in the commit that follows `version`."""
+        changed = _as_stored(rows, table)
+        same = " AND ".join(f"there.{column} = changed.{column}" for column in table.contract.key)
+        ours = f"there.cluster = {datafusion_literal(table.cluster)}"
+        there = reader.existing_table(table)
+        require_version(table, there.version(), version)
+        merger = there.merge(
+            changed,
+            f"{ours} AND {same}",
+            source_alias="changed",
+            target_alias="there",
+            writer_properties=_COMPRESSED,
+            commit_properties=CommitProperties(max_commit_retries=0),
+            post_commithook_properties=_LOGS_KEPT,
+        )
+        with lock(table), naming_damage(there, table.options):
+            merger.when_matched_update_all().execute()
 
     def replace(self, table: TableLocation, rows: Any) -> None:
         """Overwrite the cluster's rows.

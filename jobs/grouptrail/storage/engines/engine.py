@@ -59,6 +59,12 @@ class Engine(Protocol):
     def upsert(self, table: TableLocation, rows: Any, buckets: Collection[int], once: Once) -> None:
         """Write rows (Arrow or DataFrame) of these `buckets` in place of open rows with their key, in one commit."""
 
+    def update(self, table: TableLocation, rows: pa.Table, version: int) -> None:
+        """Write rows in place of those with their key, open or not, which were read from a version, in one commit.
+
+        Raises a conflict (`retries.is_conflict`) if the table has changed since.
+        """
+
     def replace(self, table: TableLocation, rows: Any) -> None:
         """Replace all rows of the cluster by rows (Arrow, DataFrame or WriteFiles)."""
 

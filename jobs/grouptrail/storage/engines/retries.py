@@ -47,6 +47,12 @@ def with_retries(work: Callable[[], T], tries: int) -> T:
     return work()
 
 
+def require_version(table: TableLocation, newest: int, version: int) -> None:
+    """Raise a conflict if a table has a newer version than the one that was read."""
+    if newest != version:
+        raise CommitFailedError(f"table {table.shown} has version {newest}, not {version} any more")
+
+
 def is_conflict(error: Exception) -> bool:
     """Return whether an error is a conflict with another writer; Spark's exceptions have no class in common."""
     return isinstance(error, CommitFailedError) or any(kind in str(error) for kind in _CONFLICTS)

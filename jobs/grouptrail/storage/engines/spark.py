@@ -17,7 +17,7 @@ from grouptrail.storage.buckets import in_buckets
 from grouptrail.storage.damage import require_openable_by_spark
 from grouptrail.storage.engines.delta_rs import DeltaRs, create_if_missing
 from grouptrail.storage.engines.engine import Once, Rows, TaskRows
-from grouptrail.storage.engines.retries import TRIES, lock, one_writer, with_retries
+from grouptrail.storage.engines.retries import TRIES, lock, one_writer, require_version, with_retries
 from grouptrail.storage.errors import TableVersionError
 from grouptrail.storage.files import ADDED, with_all_columns, writing
 from grouptrail.storage.layout import STATS_COLUMNS, meaning, properties
@@ -70,6 +70,25 @@ class Spark:
         kept = there.join(changed.select(*key), key, "left_anti")
         rewritten = kept.select(*changed.columns).unionByName(changed).repartition("open_bucket")
         _overwrite(rewritten, ours, table, {"txnAppId": once.app, "txnVersion": once.version})
+
+    def update(self, table: TableLocation, rows: pa.Table, version: int) -> None:
+        """Merge rows into those with their key that are as they were in `version`."""
+        from delta.tables import DeltaTable as JavaTable
+        from pyspark.sql import functions as F
+
+        key, columns = list(table.contract.key), [column.name for column in table.contract.columns]
+        was = read_all(self.session, table, version).where(own_rows(table))
+        was = was.select(*key, F.struct(*columns).alias("was"))
+        changed = self._whole(rows.drop(["cluster"]), table).join(was, key)
+        there = JavaTable.forPath(self.session, table.path)
+        merger = there.alias("there").merge(
+            changed.alias("changed"), " AND ".join(f"there.{name} = changed.{name}" for name in key)
+        )
+        is_same = f"struct({', '.join(f'there.{name}' for name in columns)}) <=> changed.was"
+        merger = merger.whenMatchedUpdate(is_same, {name: f"changed.{name}" for name in columns})
+        with lock(table):
+            require_version(table, there.history(1).collect()[0].version, version)
+            merger.execute()
 
     def replace(self, table: TableLocation, rows: Any) -> None:
         """Replace all rows of the cluster.
