@@ -19,6 +19,7 @@ from grouptrail.config import Config
 from grouptrail.decode.writer import DecodeBatchWriter
 from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.history import job as history_job
+from grouptrail.history.broker_log_update import apply_events
 from grouptrail.history.fold_input import read_records, scan_records
 from grouptrail.history.folded_rows import DriverRows
 from grouptrail.history.folding import Folding
@@ -149,6 +150,70 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     (handed,) = [one for one in billing[1]["handed_over"] if one["partition"] == 1]
     assert (handed["committed_offset"], handed["commit_age_ms"], handed["may_be_read_twice"]) == (150, 10_000, 25)
     assert [one["committed_offset"] for one in billing[1]["handed_over"] if one["partition"] == 3] == [None]
+
+
+def logged(seconds: float, event: str, **more: Any) -> dict[str, Any]:
+    """Return an event of `billing`, so many seconds after noon, as a broker's log in JSON gives it."""
+    at = NOON + timedelta(seconds=seconds)
+    line = f"{at} {event}"
+    whole = {"event_id": line, "logged_at": at, "broker_id": 1, "record_partition": 0, "group_id": "billing"}
+    return {**whole, "event": event, "is_forgeable": False, "line": line, **more}
+
+
+# Why member a is gone in generation 3, whose record is of 12:01:00.
+LOGGED = [
+    logged(57, "member_expired", member_id="a"),
+    logged(57.1, "rebalance_started", generation_before=2, trigger="member_expired", reason="expiration"),
+    logged(60, "assignment_received", generation=3),
+]
+
+
+@pytest.mark.parametrize("engine", ["delta-rs", pytest.param("spark", marks=pytest.mark.full)])
+@pytest.mark.parametrize("when", ["before", "meanwhile", "before a retry", "within its minute", "after"])
+def test_history_job_with_the_brokers_log_whenever_it_came_matches_a_rebuild(
+    warehouse: Warehouse, config: Config, monkeypatch: pytest.MonkeyPatch, when: str, engine: EngineName
+) -> None:
+    """The rebalance to generation 3 is written in batch 2, and again in batch 3, which follows within a minute."""
+    log = Log(warehouse)
+    events = warehouse.table("broker_log_events")
+    events.ensure()
+    writer = batch_writer(config, replace(warehouse, only=engine))
+    write = writer._write
+
+    def ingest() -> None:
+        events.append_rows(LOGGED)
+        apply_events(warehouse_of(config), LOGGED[0]["logged_at"], LOGGED[-1]["logged_at"], silent)
+
+    def write_late(*given: Any) -> None:
+        if given[1] == 2:
+            ingest()
+        write(*given)
+
+    if when == "meanwhile":
+        monkeypatch.setattr(writer, "_write", write_late)
+    for batch in range(len(BATCHES)):
+        if (when, batch) in (("before", 0), ("within its minute", 3)):
+            ingest()
+        progress = log.land(batch)
+        if (when, batch) == ("before a retry", 2):
+            with landed.dying_before(POSITIONS):
+                writer.process(progress, batch)
+            events.append_rows(LOGGED)
+        writer.process(progress, batch)
+    if when == "after":
+        ingest()
+    streamed = history(config)
+    (row,) = (row for row in streamed["rebalances"] if (row["group_id"], row["to_generation"]) == ("billing", 3))
+    assert (row["cause"], row["certainty"], row["rule"]) == ("member_expired", "recorded", "LOGGED_EXPIRY")
+    assert (row["followed_within_minute"], row["rule_without_log"]) == (1, "GONE")
+    assert [one["source"] for one in row["evidence"]] == ["record", "broker log", "broker log"]
+    (ended,) = (row for row in streamed["memberships"] if (row["group_id"], row["member_id"]) == ("billing", "a"))
+    assert (ended["ended"], ended["ended_without_log"]) == ("expired", "left_or_expired")
+    rebuild_on_driver(config)
+    assert history(config) == streamed
+    if when == "before":  # with Spark it takes half a minute
+        rebuild_with(config, replace(warehouse, only="spark"))
+        assert history(config) == streamed
 
 
 def test_history_job_batches_of_commits_only_are_not_folded(

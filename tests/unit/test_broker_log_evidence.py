@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouptrail.history.broker_log_evidence import EndingProof, RebalanceProof, prove_ending, prove_rebalance
+from grouptrail.history.evidence import Evidence
 from support import broker_log_lines as lines
 from support.broker_log_lines import assigned, at, events_of, failed, left, preparing
 
@@ -69,12 +70,14 @@ def proved(folder: Path, timed: list[tuple[float, str]], **more: Any) -> tuple[s
 
 def test_prove_rebalance_of_a_member_without_heartbeats_is_recorded_with_its_lines(tmp_path: Path) -> None:
     found = events(tmp_path, chain(failed("orders", B), EXPIRED))
-    assert prove_rebalance(rebalance(), found) == RebalanceProof(
-        "member_expired",
-        "recorded",
+    proof = prove_rebalance(rebalance(), found)
+    assert proof == RebalanceProof(
+        Evidence.LOGGED_EXPIRY,
         "the coordinator logged: its session expired",
-        (found[0]["line"], found[1]["line"]),
+        ((at(10), found[0]["line"]), (at(10), found[1]["line"])),
     )
+    assert proof is not None
+    assert (proof.cause, proof.certainty) == ("member_expired", "recorded")
 
 
 @pytest.mark.parametrize(
@@ -291,7 +294,9 @@ def test_prove_rebalance_of_an_epoch_after_new_metadata_is_recorded(tmp_path: Pa
 def test_prove_ending_of_a_member_is_how_it_was_removed(tmp_path: Path) -> None:
     found = events(tmp_path, EXPIRY)
     assert prove_ending(membership(), found) == EndingProof(
-        "expired", "the coordinator logged that it removed the member: its session expired", (found[0]["line"],)
+        "expired",
+        "the coordinator logged that it removed the member: its session expired",
+        ((at(10), found[0]["line"]),),
     )
     closed = prove_ending(
         membership(), events(tmp_path, chain(left("orders", B, "the consumer is being closed"), LEFT))

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from grouptrail.cli import app
+from grouptrail.storage.creation import create_table
 from grouptrail.storage.warehouse import Warehouse
 from support import broker_log_lines as lines
 
@@ -47,6 +48,19 @@ def test_ingest_broker_log_writes_the_events_and_a_summary(tmp_path: Path, log: 
         "broker_id": 3,
         "logged_at": datetime(2026, 11, 28, 9, 0, 0, tzinfo=UTC),
     }
+
+
+def test_ingest_broker_log_says_what_becomes_of_the_history(tmp_path: Path, log: Path) -> None:
+    assert "there is no history yet: the history job applies the events" in run(tmp_path, str(log))[1]
+    for table in Warehouse(str(tmp_path / "warehouse"), "default").tables(("rebalances", "memberships")):
+        create_table(table.location)
+    _, output = run(tmp_path, str(log))
+    assert "history: 0 rebalances and 0 endings of memberships updated" in output
+    mark = {"record_partition": -1, "group_id": "", "processed_to": 0, "waits": False, "state": "", "open_bucket": 0}
+    positions = Warehouse(str(tmp_path / "warehouse"), "default").table("history_positions")
+    create_table(positions.location)
+    positions.append_rows([mark])
+    assert "a rebuild of the history is running or was interrupted" in run(tmp_path, str(log))[1]
 
 
 def test_ingest_broker_log_of_the_same_lines_again_adds_nothing(tmp_path: Path, log: Path) -> None:

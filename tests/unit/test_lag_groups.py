@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import TABLES, GroupStatuses
 from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.schema import table_schema
 from support import small_tables
 
 OPEN = {"is_open": True, "open_bucket": 1}
@@ -163,6 +166,49 @@ def test_groups_last_owners_have_the_timeouts_of_their_last_generation(config: C
         owned | {"partition": 0, "member_id": "a", "has_left": True} | times,
         owned | {"partition": 1, "member_id": "b", "has_left": False} | times,
     ]
+
+
+@pytest.mark.parametrize(
+    ("ended", "without_log", "endings", "has_left", "has_timeouts"),
+    [
+        pytest.param("left", None, {"left"}, True, True, id="by-records"),
+        pytest.param("left", "left_or_expired", {"left_or_expired"}, False, True, id="by-the-log-alone"),
+        pytest.param("left", "expired_or_removed", {"expired_or_removed"}, False, False, id="static-by-the-log"),
+        pytest.param("poll_timeout", "left_or_expired", {"poll_timeout"}, False, False, id="stalled-by-the-log"),
+        pytest.param("expired", "left_or_expired", {"expired"}, False, False, id="expired-by-the-log"),
+        pytest.param("left_or_expired", "left", {"left_or_expired"}, False, False, id="the-log-says-expired"),
+        pytest.param("left_or_expired", "expired", {"left_or_expired"}, False, False, id="the-log-says-left"),
+    ],
+)
+def test_groups_leave_that_only_the_brokers_log_shows_is_no_evidence(
+    config: Config,
+    ended: str,
+    without_log: str | None,
+    endings: set[str],
+    *,
+    has_left: bool,
+    has_timeouts: bool,
+) -> None:
+    """A client may have written it: no alert fires for a group that has left. What speaks against a leave counts."""
+    lay_empty_group(config, processed_to=51)
+    table = DeltaTable(warehouse_of(config).table("memberships").path)
+    rows = [{**row, "ended": ended, "ended_without_log": without_log} for row in table.to_pyarrow_table().to_pylist()]
+    warehouse_of(config).table("memberships").replace(pa.Table.from_pylist(rows, table_schema("memberships")))
+    assert read(config).by_id["billing"].endings == endings
+    owners = last_owners(config)
+    assert {row["has_left"] for row in owners} == {has_left}
+    assert {row["session_ms"] is not None for row in owners} == {has_timeouts}
+
+
+def test_groups_of_memberships_that_an_earlier_version_wrote_are_read(config: Config) -> None:
+    """The lag job may run before the history job has added the column."""
+    lay_empty_group(config, processed_to=51)
+    expected = last_owners(config)
+    stored = warehouse_of(config).table("memberships")
+    rows = DeltaTable(stored.path).to_pyarrow_table().drop(["ended_without_log", "because_without_log"])
+    shutil.rmtree(stored.path)
+    write_deltalake(stored.path, rows, partition_by=list(stored.contract.partition_by))
+    assert last_owners(config) == expected
 
 
 def test_groups_last_owners_that_are_static_have_no_timeouts(config: Config) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from datetime import tzinfo
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +20,37 @@ EVENTS = "broker_log_events"
 _ROWS_AT_A_TIME = 20_000
 
 
-def ingest_broker_log(
-    warehouse: Warehouse, paths: Sequence[Path], zone: tzinfo, log: Log, *, trusts_clients: bool = False
-) -> None:
-    """Write the events of some files to `broker_log_events`, each once, and log the counts.
+Apply = Callable[[datetime, datetime], None]
+"""Applies the events in the table that were logged between two times to the history."""
 
-    Times without an offset are of `zone`. With `trusts_clients`, names and reasons that clients give are taken to
+
+def ingest_broker_log(
+    warehouse: Warehouse, paths: Sequence[Path], zone: tzinfo, log: Log, *, apply: Apply, trusts_clients: bool = False
+) -> None:
+    """Write the events of some files to `broker_log_events`, each once, log counts, and apply them to the history.
+
+    Events that were there already are applied, too: an earlier run may have been interrupted before it did so. Times
+    without an offset are of `zone`. With `trusts_clients`, names and reasons that clients give are taken to
     contain no line breaks. Raises BrokerLogError at the end if a file could not be read, or not to its end.
     """
     table = warehouse.table(EVENTS)
     table.ensure()
     started, counts, written, faults = time.monotonic(), LineCounts(), 0, []
+    times: list[datetime] = []
     for path in paths:
         with waiting(f"reading {path}"):
             rows = read_events(path, zone, counts, trusts_clients=trusts_clients)
             try:
                 for batch in _batches(rows):
                     written += _append_new(warehouse, batch)
+                    logged = [*times, *(row["logged_at"] for row in batch)]
+                    times = [min(logged), max(logged)]
             except BrokerLogError as error:
                 faults.append(str(error))
     log(summary(counts, written, len(paths), time.monotonic() - started))
+    if times:
+        with waiting("applying them to the history"):
+            apply(*times)
     if counts.lines and not counts.events:
         log("no line of a group coordinator was found: set the logger org.apache.kafka.coordinator.group to INFO")
     if faults:

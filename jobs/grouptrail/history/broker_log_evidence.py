@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
-from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Certainty
+from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Certainty, Evidence
 
 CLOCKS = timedelta(seconds=5)
 """How far a line may be from the record of the same moment: both have times of one broker."""
@@ -56,14 +56,33 @@ _REMOVALS = frozenset({"member_left", "member_expired"})
 Row = Mapping[str, Any]
 
 
+class ProvingLine(NamedTuple):
+    """A line of the log, and its time."""
+
+    at: datetime
+    line: str
+
+
 @dataclass(frozen=True, slots=True)
 class RebalanceProof:
-    """The cause of a rebalance, and the lines that prove it, in order."""
+    """The cause of a rebalance, and the lines that prove it, in order.
 
-    cause: str
-    certainty: Certainty
-    cause_note: str | None
-    lines: tuple[str, ...]
+    `is_forgeable`: a client could have written one of them. `is_perhaps` are other causes that they do not exclude.
+    """
+
+    evidence: Evidence
+    cause_note: str
+    lines: tuple[ProvingLine, ...]
+    is_forgeable: bool = False
+    is_perhaps: frozenset[str] = frozenset()
+
+    @property
+    def cause(self) -> str:
+        return self.evidence.value.cause
+
+    @property
+    def certainty(self) -> Certainty:
+        return "likely" if self.is_forgeable else self.evidence.value.certainty
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +91,7 @@ class EndingProof:
 
     ended: str
     ended_because: str
-    lines: tuple[str, ...]
+    lines: tuple[ProvingLine, ...]
 
 
 def prove_rebalance(
@@ -108,26 +127,42 @@ def prove_ending(
     """
     if membership["ended"] not in _OPEN_ENDINGS or membership["left_at"] is None:
         return None
-    first = max(membership["joined_at"], membership["left_at"] - JOIN_PHASE)
-    last = membership["left_at"] + CLOCKS
-    within = [one for one in _of_group(membership, events) if first <= one["logged_at"] <= last]
-    removal = _removal(membership["member_id"], within)
+    removal = _removal_of(membership, events)
     if removal is None or _missed_rebalance(removal):
         return None
     forged = _unless_forged([removal])
     if removal["event"] == "member_expired":
         because = f"the coordinator logged that it removed the member: {_expiry(removal)}"
-        return EndingProof("expired", because + forged, (removal["line"],))
+        return EndingProof("expired", because + forged, (_proving(removal),))
     reason = removal["reason"]
     if reason == _POLL_TIMEOUT:
-        return EndingProof("poll_timeout", _leave(removal) + forged, (removal["line"],))
+        return EndingProof("poll_timeout", _leave(removal) + forged, (_proving(removal),))
     if reason not in _CLOSED:
         is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
         # A static member that closes rarely sends a LeaveGroup request, which has a reason.
         is_another = reason is not None and membership["ended"] == "expired_or_removed"
         if not is_polling or is_another or _is_administrator(reason):
             return None
-    return EndingProof("left", _leave(removal) + forged, (removal["line"],))
+    return EndingProof("left", _leave(removal) + forged, (_proving(removal),))
+
+
+def logged_leave(membership: Row, events: Iterable[Row]) -> str | None:
+    """Return what the log says of a member that left, whoever wanted it: no session expired; None if it does not."""
+    removal = None if membership["left_at"] is None else _removal_of(membership, events)
+    if removal is None or removal["event"] != "member_left":
+        return None
+    return _leave(removal) + _unless_forged([removal])
+
+
+def _removal_of(membership: Row, events: Iterable[Row]) -> Row | None:
+    first = max(membership["joined_at"], membership["left_at"] - JOIN_PHASE)
+    last = membership["left_at"] + CLOCKS
+    within = [one for one in _of_group(membership, events) if first <= one["logged_at"] <= last]
+    return _removal(membership["member_id"], within)
+
+
+def _proving(event: Row) -> ProvingLine:
+    return ProvingLine(event["logged_at"], event["line"])
 
 
 _FORGED = "; unless a client wrote this line of the log"
@@ -137,10 +172,11 @@ def _unless_forged(lines: Sequence[Row]) -> str:
     return _FORGED if any(one["is_forgeable"] for one in lines) else ""
 
 
-def _proof(cause: str, note: str, lines: Sequence[Row], certainty: Certainty = "recorded") -> RebalanceProof:
+def _proof(evidence: Evidence, note: str, lines: Sequence[Row], *, is_perhaps: str | None = None) -> RebalanceProof:
     forged = _unless_forged(lines)
-    proving = tuple(one["line"] for one in lines)
-    return RebalanceProof(cause, "likely" if forged else certainty, note + forged, proving)
+    proving = tuple(dict.fromkeys(map(_proving, lines)))
+    others = frozenset(() if is_perhaps is None else (is_perhaps,))
+    return RebalanceProof(evidence, note + forged, proving, bool(forged), others)
 
 
 def _of_group(row: Row, events: Iterable[Row]) -> list[Row]:
@@ -181,7 +217,7 @@ def _classic(rebalance: Row, events: Sequence[Row], polling: Collection[str]) ->
     if cause in _GONE:
         return _gone(rebalance, chain.during, start, polling)
     if cause == "static_member_replaced" and start["trigger"] == "static_member_replaced":
-        return _proof("static_member_replaced", _logged(start), [start])
+        return _proof(Evidence.LOGGED_REPLACEMENT, _logged(start), [start])
     if cause in (LEADER, REJOINED, MOVED) and start["trigger"] == "leader_rejoined":
         changed = (rebalance["members_joined"], rebalance["members_left"], rebalance["subscriptions_changed"])
         return None if any(changed) else _rejoined(rebalance["to_generation"], start, events)
@@ -224,7 +260,7 @@ def _gone(
     if trigger not in (None, "member_expired") or any(_missed_rebalance(one) for one in removals):
         return None
     note = f"the coordinator logged: {'; '.join(sorted({_expiry(one) for one in removals}))}"
-    return _proof("member_expired", note, lines)
+    return _proof(Evidence.LOGGED_EXPIRY, note, lines)
 
 
 def _left(
@@ -233,18 +269,21 @@ def _left(
     reasons = {one["reason"] for one in removals}
     notes = "; ".join(sorted({_leave(one) for one in removals}))
     if reasons == {_POLL_TIMEOUT}:
-        return _proof("member_poll_timeout", notes, lines)
+        return _proof(Evidence.LOGGED_POLL_TIMEOUT, notes, lines)
     # A static member that closes rarely sends a LeaveGroup request.
     if any(_is_administrator(one) for one in reasons) or (rebalance["cause"] == _STATIC_GONE and reasons - _CLOSED):
         return None
     unsaid = [one for one in removals if one["reason"] not in _CLOSED]
     # The heartbeat by which a KIP-848 member leaves has no reason, and is sent by the member alone.
     others = ["an administrator removed it"] if any(one["reason"] is not None for one in unsaid) else []
-    if not {one["member_id"] for one in unsaid} <= {*polling}:
+    may_have_stalled = not {one["member_id"] for one in unsaid} <= {*polling}
+    if may_have_stalled:
         others.append("its application had not polled within max.poll.interval.ms")
     if not others:
-        return _proof("member_left", notes, lines)
-    return _proof("member_left", f"{notes}; or {', or '.join(others)}", lines, "likely")
+        return _proof(Evidence.LOGGED_LEAVE, notes, lines)
+    note = f"{notes}; or {', or '.join(others)}"
+    stalled = "member_poll_timeout" if may_have_stalled else None
+    return _proof(Evidence.LOGGED_LEAVE_UNEXPLAINED, note, lines, is_perhaps=stalled)
 
 
 def _rejoined(number: int, start: Row, events: Sequence[Row]) -> RebalanceProof | None:
@@ -262,7 +301,7 @@ def _rejoined(number: int, start: Row, events: Sequence[Row]) -> RebalanceProof 
         loaded = [one for one in moves if one["event"] == "group_loaded" and one["doubt"] is None]
         if not loaded or not words.startswith(_JOIN_FAILED):
             return None
-        return _proof(MOVED, _logged(start), [stable, loaded[-1], start])
+        return _proof(Evidence.LOGGED_MOVE, _logged(start), [stable, loaded[-1], start])
     return None if words.startswith((_REVOKED, _JOIN_FAILED)) else _asked(words, [stable, start])
 
 
@@ -270,10 +309,10 @@ def _asked(words: str, lines: Sequence[Row]) -> RebalanceProof:
     """Return why a leader joined again, as far as its client says."""
     logged = _logged(lines[-1])
     if words.startswith(_NEW_METADATA):
-        return _proof("topic_metadata_changed", f"{logged}: by the leader's own words", lines, "likely")
+        return _proof(Evidence.LOGGED_METADATA_OF_LEADER, f"{logged}: by the leader's own words", lines)
     if words == _ENFORCED:
-        return _proof(REJOINED, logged, lines)
-    return _proof(REJOINED, f"{logged}: for fresh metadata or a forced rebalance", lines, "likely")
+        return _proof(Evidence.LOGGED_FORCED_REBALANCE, logged, lines)
+    return _proof(Evidence.LOGGED_REJOIN, f"{logged}: for fresh metadata or a forced rebalance", lines)
 
 
 def _epoch(rebalance: Row, events: Sequence[Row]) -> RebalanceProof | None:
@@ -289,7 +328,7 @@ def _epoch(rebalance: Row, events: Sequence[Row]) -> RebalanceProof | None:
     if not between or any(one["doubt"] is not None for one in between):
         return None
     if {one["event"] for one in between} == {"metadata_changed"}:
-        return _proof("topic_metadata_changed", _logged(between[-1]), [between[-1], bumped])
+        return _proof(Evidence.LOGGED_METADATA, _logged(between[-1]), [between[-1], bumped])
     return None
 
 

@@ -74,6 +74,7 @@ def _departure(state: FoldState, change: Change, member: Member, how: Ending) ->
     rows = ((place, state.rows.ownership.get((*place, member.member_id))) for place in sorted(member.owned or ()))
     return {
         "member_id": member.member_id,
+        "joined_at": row.joined_at if row else None,
         "left_at": max(change.boundary, row.joined_at if row else 0),
         "session_timeout_ms": member.session_timeout_ms if is_classic else None,
         "rebalance_timeout_ms": member.time_to_rejoin_ms if is_classic else member.rebalance_timeout_ms,

@@ -448,6 +448,81 @@ class Evidence(Enum):
     TARGETS_SUPERSEDED = Conclusion(
         "topic_metadata_changed", "ambiguous", "another epoch before any target was computed for this one"
     )
+    # By the brokers' log (`broker_log_evidence`). Lines of text, which a client could have written, make each of
+    # them `likely` at most.
+    LOGGED_EXPIRY = Conclusion(
+        "member_expired",
+        "recorded",
+        "the brokers' log: the coordinator removed the members that are gone because their sessions had expired",
+        rules_out="a leave and a removal by an administrator: the coordinator would have logged a LeaveGroup request",
+    )
+    LOGGED_LEAVE = Conclusion(
+        "member_left",
+        "recorded",
+        "the brokers' log: LeaveGroup requests of clients that were closed or unsubscribed, or heartbeats by which "
+        "KIP-848 members leave, before their poll timeout had passed",
+        rules_out="an expired session: the coordinator would have logged it",
+    )
+    LOGGED_LEAVE_UNEXPLAINED = Conclusion(
+        "member_left",
+        "likely",
+        "the brokers' log: LeaveGroup requests for which the clients gave no reason, or another",
+        "or an administrator removed the member, or its application had not polled within max.poll.interval.ms",
+        rules_out="an expired session: the coordinator would have logged it",
+    )
+    LOGGED_POLL_TIMEOUT = Conclusion(
+        "member_poll_timeout",
+        "recorded",
+        "the brokers' log: LeaveGroup requests of clients whose application had not polled within "
+        "max.poll.interval.ms",
+        rules_out="an expired session: the coordinator would have logged it; an orderly close: the client names "
+        "another reason",
+    )
+    LOGGED_REPLACEMENT = Conclusion(
+        "static_member_replaced",
+        "recorded",
+        "the brokers' log: the coordinator began the rebalance because a static member came back",
+    )
+    LOGGED_MOVE = Conclusion(
+        MOVED,
+        "recorded",
+        "the brokers' log: a coordinator loaded the group, and its leader then joined again because a request had "
+        "failed",
+    )
+    LOGGED_FORCED_REBALANCE = Conclusion(
+        REJOINED, "recorded", "the brokers' log: the leader joined again because its application forced a rebalance"
+    )
+    LOGGED_REJOIN = Conclusion(
+        REJOINED,
+        "likely",
+        "the brokers' log: the leader joined again, and the coordinator had not moved",
+        "for fresh metadata or a forced rebalance",
+    )
+    LOGGED_METADATA_OF_LEADER = Conclusion(
+        "topic_metadata_changed",
+        "likely",
+        "the brokers' log: the leader joined again and gave new metadata of topics as its reason",
+        "unless the client gives that reason for something else",
+    )
+    LOGGED_METADATA = Conclusion(
+        "topic_metadata_changed",
+        "recorded",
+        "the brokers' log: metadata of topics had changed right before the epoch",
+        None,
+        "3.7 and newer",
+    )
+    LOG_DIFFERS_ABOUT_MEMBERS = Conclusion(
+        "member_left_or_expired",
+        "ambiguous",
+        "the brokers' log says something else than commits or records",
+        "as the one says, or as the other",
+    )
+    LOG_DIFFERS_ABOUT_LEADER = Conclusion(
+        LEADER,
+        "ambiguous",
+        "the brokers' log says something else than records",
+        "as the one says, or as the other",
+    )
 
 
 IN_ONE_EPOCH = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from grouptrail.history.broker_log_rows import EVENTS, LoggedEvents
 from grouptrail.history.fold_input import RECORDS_AT_A_TIME
 from grouptrail.history.folded_rows import DriverRows, FoldedRows, SparkRows
 from grouptrail.history.records import ORDER
@@ -52,7 +53,7 @@ class Folding:
 
     def on_driver(self, records: pa.Table, complete_to: dict[int, int], names: Mapping[str, str]) -> DriverRows:
         """Fold records and saved states (`tasks.INPUT_DDL`) in any order."""
-        rows = DriverRows(self.warehouse.table("offset_commits"), self.lookback)
+        rows = DriverRows(self.warehouse.table("offset_commits"), self.lookback, self._log())
         in_order = records.sort_by([(name, "ascending") for name in ORDER])
         folded = fold_groups(complete_to, names, self.retention_ms)
         for batch in folded(in_order.to_batches(RECORDS_AT_A_TIME)):
@@ -68,8 +69,11 @@ class Folding:
         """
         by_group = records.repartition(tasks, "record_partition", "group_id").sortWithinPartitions(*ORDER)
         folded = by_group.mapInArrow(fold_groups(complete_to, names, self.retention_ms), output_ddl())
-        rows = SparkRows(folded, self.warehouse.table("offset_commits"), self.lookback)
+        rows = SparkRows(folded, self.warehouse.table("offset_commits"), self.lookback, self._log())
         return rows.to_driver() if self.has_room_for(rows) else rows
+
+    def _log(self) -> LoggedEvents:
+        return LoggedEvents(self.warehouse.table(EVENTS))
 
     def has_room_for(self, rows: FoldedRows) -> bool:
         """Return whether the driver can write the rows, and read the commits that they need."""

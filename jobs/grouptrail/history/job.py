@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from grouptrail.errors import GrouptrailError
+from grouptrail.history.broker_log_update import update_rows
 from grouptrail.history.fold_input import (
     is_waiting,
     read_records,
@@ -22,12 +23,12 @@ from grouptrail.history.fold_input import (
     scan_states,
     scan_topic_references,
 )
-from grouptrail.history.folded_rows import FoldedRows
+from grouptrail.history.folded_rows import MEMBERSHIPS, FoldedRows
 from grouptrail.history.folding import ROWS_A_RECORD, Folding
 from grouptrail.history.names import TopicNames, references_in
-from grouptrail.history.rebuild import READ_OR_WRITTEN, REBUILDING, rebuild
+from grouptrail.history.rebuild import READ_OR_WRITTEN, rebuild
 from grouptrail.history.rows import TABLES
-from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.tasks import POSITIONS, REBUILDING
 from grouptrail.jobs import HISTORY, JobContext
 from grouptrail.spark.streams import interpret, own_session
 from grouptrail.storage.engines.engine import Once
@@ -106,6 +107,7 @@ class HistoryBatchWriter:
         self._app = app
         self._folding = Folding.of(context)
         self._names = TopicNames(context.warehouse, context.kafka)
+        self._may_be_written = True
 
     def process(self, progress: pa.Table, batch: int) -> None:
         """Process one micro-batch of rows of `ingest_progress`."""
@@ -117,8 +119,13 @@ class HistoryBatchWriter:
         if self._has_work(covered):
             rows = self._fold_on_driver(covered) or self._fold_with_spark(covered)
             counts = rows.counts
+            # The first batch, and one that failed, may have been written before the newest events of brokers' logs.
+            may_be_written, self._may_be_written = self._may_be_written, True
             try:
                 self._write(rows, batch)
+                if rows.dated is not None and (may_be_written or not rows.log.is_newest()):
+                    update_rows(self._warehouse, *rows.dated)
+                self._may_be_written = False
             finally:
                 rows.close()
         self._log(_summary(batch, covered.newest_batch, counts, time.monotonic() - started))
@@ -170,10 +177,13 @@ class HistoryBatchWriter:
             self._warehouse.table(table).upsert(rows.rows(table), buckets, once)
 
         changed = tuple(rows.counts)
+        # What updates rows of memberships by the brokers' log looks for their rebalances.
+        last = [table for table in (MEMBERSHIPS, POSITIONS) if rows.log.version is not None or table == POSITIONS]
         with ThreadPoolExecutor(len(TABLES)) as pool:
-            list(pool.map(write, [table for table in TABLES if table in changed]))
-        if POSITIONS in changed:
-            write(POSITIONS)
+            list(pool.map(write, [table for table in TABLES if table in changed and table not in last]))
+        for table in last:
+            if table in changed:
+                write(table)
 
 
 def _summary(batch: int, newest: int, counts: Mapping[str, int], seconds: float) -> str:

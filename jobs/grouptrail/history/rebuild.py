@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.console.progress import waiting
+from grouptrail.history.broker_log_update import update_rows
 from grouptrail.history.fold_input import (
     RECORDS_AT_A_TIME,
     count_records,
@@ -22,7 +23,7 @@ from grouptrail.history.folded_rows import FoldedRows
 from grouptrail.history.folding import ROWS_A_RECORD, Folding
 from grouptrail.history.names import TopicNames, known_names, references_in
 from grouptrail.history.rows import TABLES
-from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.tasks import POSITIONS, REBUILDING
 from grouptrail.jobs import HISTORY, JobContext
 from grouptrail.storage.progress import PROGRESS, RANGE_COLUMNS, OffsetRanges
 from grouptrail.storage.rows import has_columns
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from grouptrail.storage.warehouse import Warehouse
 
 READ_OR_WRITTEN = (*HISTORY.reads, *HISTORY.writes)
-
-REBUILDING = -1
-"""The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
 
 ROWS_A_COMMIT = 2.5
 """How many rows can be written in the time in which a commit is searched for handovers (`storage.engines.choice`).
@@ -72,6 +70,8 @@ def rebuild(context: JobContext[HistorySettings], start_spark: Callable[[], Ware
             with waiting(f"writing {table}"):
                 context.warehouse.table(table).replace(rows.rows(table))
             log(f"{table}: {counts.get(table, 0):,} rows")
+        if rows.dated is not None and not rows.log.is_newest():
+            update_rows(context.warehouse, *rows.dated)
     finally:
         rows.close()
     seconds = time.monotonic() - started

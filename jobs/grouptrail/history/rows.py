@@ -104,6 +104,8 @@ class MembershipRow(Row):
     left_generation: int | None = None
     ended: str | None = None
     ended_because: str | None = None
+    ended_without_log: str | None = None
+    because_without_log: str | None = None
 
 
 @dataclass
@@ -127,7 +129,7 @@ class OwnershipRow(Row):
 
 @dataclass
 class RebalanceRow(Row):
-    """A row of `rebalances`. What commits say of `handed_over` and `departed` is added when the rows are written."""
+    """A row of `rebalances`. What commits and the brokers' log say is added when the rows are written."""
 
     table = "rebalances"
     key = ("record_offset",)
@@ -159,6 +161,11 @@ class RebalanceRow(Row):
     rule: str | None = None
     evidence: list[Values] = field(default_factory=list)
     ruled_out: str | None = None
+    cause_without_log: str | None = None
+    certainty_without_log: str | None = None
+    note_without_log: str | None = None
+    rule_without_log: str | None = None
+    ruled_out_without_log: str | None = None
 
     def copy(self) -> Self:
         """Return a row that can be changed on its own."""

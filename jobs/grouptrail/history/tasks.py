@@ -19,6 +19,10 @@ from grouptrail.storage.buckets import bucket_of
 from grouptrail.storage.schema import arrow_type
 
 POSITIONS = "history_positions"
+
+REBUILDING = -1
+"""The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
+
 INPUT_DDL = (
     "record_partition int, group_id string, record_offset bigint, at bigint, type string, name string, body string, "
     "is_polled boolean, not_before bigint, read_late_at bigint, read_at_once boolean, "
@@ -127,7 +131,7 @@ def _time_columns(table: str) -> tuple[str, ...]:
 
 
 # The times in lists of `rebalances`.
-_MOMENTS = {"handed_over": ("given_up_at", "taken_at"), "departed": ("left_at",), "evidence": ("at",)}
+_MOMENTS = {"handed_over": ("given_up_at", "taken_at"), "departed": ("joined_at", "left_at"), "evidence": ("at",)}
 
 
 def table_row(row: Row, bucket: int | None) -> Values:
@@ -137,6 +141,7 @@ def table_row(row: Row, bucket: int | None) -> Values:
     for name, moments in _MOMENTS.items() if row.table == "rebalances" else ():
         # States of earlier versions have only the first of the lists.
         times[name] = [
-            {**one, **{moment: one[moment] * 1000 for moment in moments}} for one in values.get(name) or ()
+            {**one, **{moment: one[moment] * 1000 for moment in moments if one.get(moment) is not None}}
+            for one in values.get(name) or ()
         ]
     return {**values, **times, "open_bucket": bucket if row.is_open else None}

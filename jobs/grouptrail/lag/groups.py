@@ -39,15 +39,20 @@ WITH emptied AS (
   WHERE is_open AND ended_at IS NULL AND state = 'Empty' AND cluster = {cluster} AND {shard} AND {among}
 )
 """
+# No alert fires for groups whose members have left, and clients may write lines of the brokers' log: so here it is no
+# evidence for a leave, but evidence against one.
+_WITHOUT_LOG = "COALESCE(gone.ended_without_log, gone.ended)"
+_HAS_LEFT = f"(gone.ended = 'left' AND {_WITHOUT_LOG} = 'left')"
+_MAY_HAVE_LEFT = f"({_HAS_LEFT} OR gone.ended IN ('left', 'left_or_expired') AND {_WITHOUT_LOG} = 'left_or_expired')"
 _LEAVERS = f"""{_EMPTIED}
-SELECT gone.group_id, gone.ended
+SELECT gone.group_id, CASE WHEN {_HAS_LEFT} OR gone.ended <> 'left' THEN gone.ended ELSE {_WITHOUT_LOG} END AS ended
 FROM memberships AS gone
 JOIN emptied ON emptied.group_id = gone.group_id AND emptied.cluster = gone.cluster
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'
 WHERE gone.left_at >= {{since}}
 """
 _LAST_OWNERS = f"""{_EMPTIED}
-SELECT owned.group_id, owned.topic, owned.partition, owned.member_id, gone.ended = 'left' AS has_left,
+SELECT owned.group_id, owned.topic, owned.partition, owned.member_id, {_HAS_LEFT} AS has_left,
   gone.joined_at, {{classic}}
 FROM emptied
 JOIN memberships AS gone ON gone.group_id = emptied.group_id AND gone.cluster = emptied.cluster
@@ -57,9 +62,9 @@ JOIN partition_ownership AS owned ON owned.group_id = gone.group_id AND owned.cl
 {{of_members}}
 WHERE owned.partition >= 0 AND gone.left_at >= {{since}} AND owned.owned_until >= {{since}}
 """
-_CLASSIC = """
-  CASE WHEN gone.ended IN ('left', 'left_or_expired') THEN joined.member['session_timeout_ms'] END AS session_ms,
-  CASE WHEN gone.ended IN ('left', 'left_or_expired') THEN joined.member['rebalance_timeout_ms'] END AS poll_ms"""
+_CLASSIC = f"""
+  CASE WHEN {_MAY_HAVE_LEFT} THEN joined.member['session_timeout_ms'] END AS session_ms,
+  CASE WHEN {_MAY_HAVE_LEFT} THEN joined.member['rebalance_timeout_ms'] END AS poll_ms"""
 _NOT_CLASSIC = "NULL AS session_ms, NULL AS poll_ms"
 # The members of the generation before the group was Empty.
 _OF_MEMBERS = """

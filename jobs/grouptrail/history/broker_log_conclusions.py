@@ -1,0 +1,197 @@
+"""Rows of `rebalances` and `memberships` with what the brokers' log proves, and how they were without it.
+
+A line that is `recorded` replaces what records and commits make likely. Where they exclude what the log says, neither
+is claimed. A row that has been judged before is judged again from its values without the log, so that the result does
+not depend on when lines were ingested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from grouptrail.history.broker_log_evidence import (
+    EndingProof,
+    ProvingLine,
+    RebalanceProof,
+    Row,
+    logged_leave,
+    prove_ending,
+    prove_rebalance,
+)
+from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Evidence
+from grouptrail.history.rows import Values
+
+SOURCE = "broker log"
+"""The `source` of elements of `rebalances.evidence` that are lines of the brokers' log."""
+
+KEPT_CAUSE = {
+    "cause": "cause_without_log",
+    "certainty": "certainty_without_log",
+    "cause_note": "note_without_log",
+    "rule": "rule_without_log",
+    "ruled_out": "ruled_out_without_log",
+}
+"""What the log changes in `rebalances`, besides `evidence`, and the columns that keep what it was."""
+CAUSE_COLUMNS = (*KEPT_CAUSE, "evidence", *KEPT_CAUSE.values())
+KEPT_ENDING = {"ended": "ended_without_log", "ended_because": "because_without_log"}
+"""What the log changes in `memberships`, and the columns that keep what it was."""
+ENDING_COLUMNS = (*KEPT_ENDING, *KEPT_ENDING.values())
+
+_LEAVING = frozenset({"member_left", "member_expired", "member_poll_timeout"})
+_LEADING = frozenset({LEADER, REJOINED, MOVED, "topic_metadata_changed"})
+_ENDED = frozenset({"left", "expired", "poll_timeout"})
+_UNKNOWN_ENDING = "left_or_expired"
+_UNKNOWN_CAUSE = "member_left_or_expired"
+_MOST_FACTS = 20
+
+# What each of these excludes, the log may not say. Other rules allow for what it says by their exceptions.
+_EXCLUDING = frozenset(
+    evidence.name
+    for evidence in (
+        Evidence.GONE_WITHIN_TIMEOUTS,
+        Evidence.GONE_AFTER_COMMIT,
+        Evidence.GONE_AFTER_COMMIT_IN_EPOCH,
+        Evidence.GONE_SILENT,
+        Evidence.GONE_STALLED,
+        Evidence.NOTHING_BUT_LEADER_IN_EPOCH,
+    )
+)
+_BY_COMMITS = frozenset(
+    evidence.name
+    for evidence in (
+        Evidence.GONE_AFTER_COMMIT,
+        Evidence.GONE_AFTER_COMMIT_IN_EPOCH,
+        Evidence.GONE_SILENT,
+        Evidence.GONE_STALLED,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """What is known of a member that is gone: how long its application may take between two polls."""
+
+    member_id: str
+    poll_timeout: timedelta | None
+
+    @classmethod
+    def of(cls, departure: Row) -> Leaver:
+        """Return what an element of `rebalances.departed` says."""
+        ms = departure["rebalance_timeout_ms"]
+        return cls(departure["member_id"], None if ms is None else timedelta(milliseconds=ms))
+
+
+def conclude_rebalance(row: Row, events: Sequence[Row]) -> Values:
+    """Return the columns of a row of `rebalances` that the log changes; `events` are as for `prove_rebalance`."""
+    before = _before(row, KEPT_CAUSE)
+    base = {**row, **before}
+    facts = [one for one in row["evidence"] or () if one["source"] != SOURCE]
+    asked = {**base, "cause": _UNKNOWN_CAUSE} if base["cause"] in _LEAVING else base
+    proof = prove_rebalance(asked, events, polling=_polling(row)) if events else None
+    if proof is None:
+        evidence = row["evidence"] if len(facts) == len(row["evidence"] or ()) else facts
+        return {**before, "evidence": evidence, **dict.fromkeys(KEPT_CAUSE.values())}
+    said = _concluded(base, proof)
+    lines = [_fact(line) for line in proof.lines[:_MOST_FACTS]]
+    return {**said, "evidence": [*facts, *lines], **_kept(said, before, KEPT_CAUSE)}
+
+
+def conclude_ending(row: Row, events: Sequence[Row], leaver: Leaver | None) -> Values:
+    """Return the columns of a row of `memberships` that the log changes; `events` are as for `prove_ending`."""
+    before = _before(row, KEPT_ENDING)
+    base = {**row, **before}
+    asked = {**base, "ended": _UNKNOWN_ENDING} if base["ended"] in _ENDED else base
+    said = _ended(base, asked, events, None if leaver is None else leaver.poll_timeout) if events else None
+    said = said or before
+    return {**said, **_kept(said, before, KEPT_ENDING)}
+
+
+def _before(row: Row, columns: Mapping[str, str]) -> Values:
+    """Return what a row says without the log; the first of the columns is never null where the log changes it."""
+    is_changed = row[next(iter(columns.values()))] is not None
+    return {name: row[kept if is_changed else name] for name, kept in columns.items()}
+
+
+def _kept(said: Row, before: Row, columns: Mapping[str, str]) -> Values:
+    return {kept: None if said == before else before[name] for name, kept in columns.items()}
+
+
+def _polling(row: Row) -> set[str]:
+    """Return the members that were gone before their poll timeout had passed since their first join."""
+    return {
+        one["member_id"]
+        for one in row["departed"] or ()
+        if one["joined_at"] is not None
+        and one["rebalance_timeout_ms"] is not None
+        and one["left_at"] - one["joined_at"] < timedelta(milliseconds=one["rebalance_timeout_ms"])
+    }
+
+
+def _concluded(base: Row, proof: RebalanceProof) -> Values:
+    """Return the cause by the log, by records and commits, or by neither of them."""
+    by_log = {
+        "cause": proof.cause,
+        "certainty": proof.certainty,
+        "cause_note": proof.cause_note,
+        "rule": proof.evidence.name,
+        "ruled_out": None if proof.is_forgeable else proof.evidence.value.rules_out,
+    }
+    if base["certainty"] != "likely":
+        return by_log
+    unchanged = {name: base[name] for name in KEPT_CAUSE}
+    is_recorded = proof.certainty == "recorded"
+    if proof.cause == base["cause"]:
+        return by_log if is_recorded else unchanged
+    if base["cause"] in proof.is_perhaps:
+        return unchanged
+    if base["rule"] in _EXCLUDING or (not is_recorded and base["cause"] in {*_LEAVING, MOVED}):
+        return by_log if _is_narrower(base, proof) else _differing(base, proof)
+    return by_log
+
+
+def _is_narrower(base: Row, proof: RebalanceProof) -> bool:
+    """Return whether the log says why a leader joined again, of which the records show only that it did."""
+    return base["cause"] == REJOINED and proof.cause == "topic_metadata_changed"
+
+
+def _differing(base: Row, proof: RebalanceProof) -> Values:
+    is_about_leader = proof.cause in _LEADING
+    evidence = Evidence.LOG_DIFFERS_ABOUT_LEADER if is_about_leader else Evidence.LOG_DIFFERS_ABOUT_MEMBERS
+    source = "commits" if base["rule"] in _BY_COMMITS else "records"
+    note = (
+        f"the brokers' log shows {proof.cause} ({proof.cause_note}), but {source} show {base['cause']} "
+        f"({base['cause_note'] or base['rule']})"
+    )
+    conclusion = evidence.value
+    said = {"cause": conclusion.cause, "certainty": conclusion.certainty, "cause_note": note}
+    return {**said, "rule": evidence.name, "ruled_out": None}
+
+
+def _ended(base: Row, asked: Row, events: Sequence[Row], poll_timeout: timedelta | None) -> Values | None:
+    proof = prove_ending(asked, events, poll_timeout=poll_timeout)
+    if proof is None:
+        logged = logged_leave(base, events) if base["ended"] == "expired" else None
+        return None if logged is None else _differing_ending(base, "left or poll_timeout", logged)
+    if base["ended"] not in _ENDED:
+        return {"ended": proof.ended, "ended_because": proof.ended_because}
+    return _compared(base, proof)
+
+
+def _compared(base: Row, proof: EndingProof) -> Values | None:
+    if proof.ended == base["ended"]:
+        return None
+    return _differing_ending(base, proof.ended, proof.ended_because)
+
+
+def _differing_ending(base: Row, logged: str, because: str) -> Values:
+    because = (
+        f"the brokers' log shows {logged} ({because}), but otherwise it is {base['ended']} ({base['ended_because']})"
+    )
+    return {"ended": _UNKNOWN_ENDING, "ended_because": because}
+
+
+def _fact(line: ProvingLine) -> dict[str, Any]:
+    return {"source": SOURCE, "at": line.at, "record_partition": None, "record_offset": None, "shows": line.line}
