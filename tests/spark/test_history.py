@@ -169,7 +169,13 @@ LOGGED = [
 
 
 @pytest.mark.parametrize("engine", ["delta-rs", pytest.param("spark", marks=pytest.mark.full)])
-@pytest.mark.parametrize("when", ["before", "meanwhile", "before a retry", "within its minute", "after"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        *("before", "after"),
+        *(pytest.param(one, marks=pytest.mark.full) for one in ("meanwhile", "before a retry", "within its minute")),
+    ],
+)
 def test_history_job_with_the_brokers_log_whenever_it_came_matches_a_rebuild(
     warehouse: Warehouse, config: Config, monkeypatch: pytest.MonkeyPatch, when: str, engine: EngineName
 ) -> None:
