@@ -35,7 +35,7 @@ def protected(example: Config, tmp_path_factory: pytest.TempPathFactory) -> Iter
     server.stop()
 
 
-@pytest.mark.parametrize(("password", "answer"), [(TOKEN, "12"), ("guessed", None), ("", None)])
+@pytest.mark.parametrize(("password", "answer"), [(TOKEN, "20"), ("guessed", None), ("", None)])
 def test_serve_sql_jdbc_token_is_the_password(
     protected: tuple[Server, Path], tmp_path: Path, password: str, answer: str | None
 ) -> None:
@@ -53,7 +53,7 @@ def test_serve_sql_jdbc_token_is_the_password(
         assert run.stdout.split()[-1] == answer, run.stderr
 
 
-@pytest.mark.parametrize(("token", "answer"), [(f";token={TOKEN}", "12"), (";token=guessed", None), ("", None)])
+@pytest.mark.parametrize(("token", "answer"), [(f";token={TOKEN}", "20"), (";token=guessed", None), ("", None)])
 def test_serve_sql_connect_token_is_required(protected: tuple[Server, Path], token: str, answer: str | None) -> None:
     server, folder = protected
     program = (

@@ -95,12 +95,13 @@ SELECT min(record_at) AS at
 FROM {COMMITS}
 WHERE cluster = :cluster AND group_id = :group AND record_at <= :time
 """
-_ROLLOUTS = """
-SELECT *, :seconds(ended_at, started_at) AS seconds
-FROM ({rollouts})
+_ROLLOUTS = (
+    "SELECT *, :seconds(ended_at, started_at) AS seconds FROM (",
+    """)
 WHERE group_id = :group AND started_at <= :time
 ORDER BY started_at DESC
-"""
+""",
+)
 _OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
 _CHANGED = ("members_joined", "members_left")
 _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
@@ -213,8 +214,9 @@ def _rollouts(tables: SqlSnapshot, group: Row, time: datetime) -> list[Row]:
     if not group["generations"] or not set(view.tables) <= tables.versions.keys():
         return []
     cluster = tables.warehouse.cluster
-    outer = filled(_ROLLOUTS, {"group": group["group_id"], "time": time})
-    rows = tables.rows(outer.format(rollouts=view_query(view, cluster, default_values(view))))
+    # Values are filled in apart from the view: names may look like its placeholders.
+    before, after = (filled(part, {"group": group["group_id"], "time": time}) for part in _ROLLOUTS)
+    rows = tables.rows(before + view_query(view, cluster, default_values(view)) + after)
     listed = {(row["incarnation"], row["generation"]) for row in group["generations"]}
     return [
         row
