@@ -77,9 +77,16 @@ def set_min_isr(admin: AdminClient, topic: str, least: int) -> None:
 
 def partitions(admin: AdminClient) -> dict[Place, tuple[int, list[int], list[int]]]:
     """Return leader, replicas and replicas in sync of every partition."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            topics = admin.list_topics(timeout=5).topics
+            break
+        except KafkaException:  # it asked the broker that has just been stopped
+            assert time.monotonic() < deadline
     return {
         (name, number): (at.leader, at.replicas, sorted(at.isrs))
-        for name, topic in admin.list_topics(timeout=PATIENCE_SECONDS).topics.items()
+        for name, topic in topics.items()
         for number, at in topic.partitions.items()
     }
 
