@@ -145,7 +145,7 @@ def play(broker: Broker, version: str, departures: list[Departure]) -> RecordedD
                 if one.way == "removed":
                     _remove(broker.bootstrap, one.group, members(one.group)["departing"])
                 elif one.way in ENDS:
-                    others.tell(departing[one.group], ENDS[one.way])
+                    others.end(departing[one.group], ENDS[one.way])
             for one in departures:
                 await_that(lambda: "departing" not in members(one.group), PATIENCE_SECONDS)  # noqa: B023
             return record(broker, version, departures, topic_names(described))

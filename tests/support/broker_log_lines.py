@@ -25,6 +25,24 @@ def at(seconds: float) -> datetime:
     return BEGIN + timedelta(seconds=seconds)
 
 
+def rebalance(**more: Any) -> dict[str, Any]:
+    """Return a rebalance of `orders` from generation 4 to 5 after 12 s, in which a member is gone."""
+    return {
+        "group_id": "orders",
+        "group_kind": "classic",
+        "record_partition": 0,
+        "at": at(12),
+        "from_generation": 4,
+        "to_generation": 5,
+        "cause": "member_left_or_expired",
+        "certainty": "ambiguous",
+        "cause_note": None,
+        "members_joined": [],
+        "subscriptions_changed": [],
+        **more,
+    }
+
+
 def plain(seconds: float, text: str, *, broker: int = 1, partition: int = 0, level: str = "INFO") -> str:
     """Return a coordinator's line in Kafka's default layout."""
     time = at(seconds).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]

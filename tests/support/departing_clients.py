@@ -1,7 +1,7 @@
 """Real consumers that commit and leave their groups in different ways: `python -m support.departing_clients`.
 
-The consumers of a process run until each is told how to end: by a line `NAME close`, `NAME stall` on stdin, or by
-SIGKILL of the process.
+Each consumer of a process runs until a line on stdin ends it, `NAME close` or `NAME stall`, or SIGKILL ends the
+process.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class DepartingClient:
     session_ms: int = 10_000
     poll_ms: int = 300_000
 
-    def run(self, told: threading.Event, word: list[str]) -> None:
-        """Consume until told how to end."""
-        ends = _KafkaPython(self) if self.library == "kafka-python" else _Librdkafka(self)
+    def run(self, ended: threading.Event, how: list[End]) -> None:
+        """Consume until `ended`, and end as `how` says."""
+        consumer = _KafkaPython(self) if self.library == "kafka-python" else _Librdkafka(self)
         commit_at = time.monotonic() + self.commit_seconds
-        while not told.is_set():
-            ends.poll()
+        while not ended.is_set():
+            consumer.poll()
             if self.commits == "application" and time.monotonic() >= commit_at:
-                ends.commit()
+                consumer.commit()
                 commit_at += self.commit_seconds
-        if word == ["stall"]:
+        if how == ["stall"]:
             threading.Event().wait()
-        ends.close()
+        consumer.close()
 
 
 class _KafkaPython:
@@ -135,9 +135,9 @@ class DepartingProcess:
         self._stdin.write(json.dumps([asdict(client) for client in clients]) + "\n")
         self._stdin.flush()
 
-    def tell(self, client: DepartingClient, word: End) -> None:
-        """Tell a consumer how to end."""
-        self._stdin.write(f"{client.group}/{client.name} {word}\n")
+    def end(self, client: DepartingClient, how: End) -> None:
+        """End a consumer."""
+        self._stdin.write(f"{client.group}/{client.name} {how}\n")
         self._stdin.flush()
 
     def kill(self) -> None:
@@ -150,16 +150,16 @@ class DepartingProcess:
 def main(lines: Iterable[str]) -> None:
     """Run the consumers of the first line, and end them as the others say."""
     given = iter(lines)
-    told: dict[str, tuple[threading.Event, list[str]]] = {}
+    running: dict[str, tuple[threading.Event, list[Any]]] = {}
     for values in json.loads(next(given)):
         client = DepartingClient(**values)
-        how = told[f"{client.group}/{client.name}"] = (threading.Event(), [])
-        threading.Thread(target=client.run, args=how, daemon=True).start()
+        state = running[f"{client.group}/{client.name}"] = (threading.Event(), [])
+        threading.Thread(target=client.run, args=state, daemon=True).start()
     for line in given:
-        name, word = line.split()
-        event, words = told[name]
-        words.append(word)
-        event.set()
+        name, how = line.split()
+        ended, hows = running[name]
+        hows.append(how)
+        ended.set()
 
 
 if __name__ == "__main__":

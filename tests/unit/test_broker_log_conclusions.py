@@ -30,13 +30,7 @@ def departure(**more: Any) -> Values:
 
 
 def rebalance(cause: str = OPEN, rule: str = "GONE", **more: Any) -> Values:
-    return {
-        "group_id": "orders",
-        "group_kind": "classic",
-        "record_partition": 0,
-        "at": at(12),
-        "from_generation": 4,
-        "to_generation": 5,
+    said = {
         "cause": cause,
         "certainty": "ambiguous" if rule == "GONE" else "likely",
         "cause_note": "as before",
@@ -44,12 +38,8 @@ def rebalance(cause: str = OPEN, rule: str = "GONE", **more: Any) -> Values:
         "ruled_out": None,
         "evidence": [RECORD],
         **dict.fromkeys(KEPT_CAUSE.values()),
-        "members_joined": [],
-        "members_left": [B],
-        "subscriptions_changed": [],
-        "departed": [departure()],
-        **more,
     }
+    return lines.rebalance(**{**said, "members_left": [B], "departed": [departure()], **more})
 
 
 def membership(ended: str = "left_or_expired") -> Values:

@@ -23,21 +23,7 @@ LEFT = f"explicit `LeaveGroup` request for ({B}) members."
 
 def rebalance(**more: Any) -> dict[str, Any]:
     """Return a rebalance of `orders` from generation 4 to 5 after 12 s, in which B is gone."""
-    return {
-        "group_id": "orders",
-        "group_kind": "classic",
-        "record_partition": 0,
-        "at": at(12),
-        "from_generation": 4,
-        "to_generation": 5,
-        "cause": "member_left_or_expired",
-        "certainty": "ambiguous",
-        "cause_note": None,
-        "members_joined": [],
-        "members_left": [B],
-        "subscriptions_changed": [],
-        **more,
-    }
+    return lines.rebalance(**{"members_left": [B], **more})
 
 
 def membership(**more: Any) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.history.arrow_rows import with_values
 from grouptrail.history.broker_log_conclusions import (
     CAUSE_COLUMNS,
     ENDING_COLUMNS,
@@ -24,6 +25,7 @@ from grouptrail.history.broker_log_conclusions import (
     conclude_rebalance,
 )
 from grouptrail.history.broker_log_evidence import CLOCKS, JOIN_PHASE, Row
+from grouptrail.history.departure_commits import MembershipKey, departed_members
 from grouptrail.history.rows import Values
 from grouptrail.storage.reader import supports
 from grouptrail.storage.sql import datafusion_literal
@@ -80,9 +82,6 @@ _MEMBERSHIP_READ = (
     "left_at",
     "left_generation",
 )
-
-LeaverKey = tuple[str, int, int, str]
-"""A group, its incarnation, the generation without the member, and the member."""
 
 
 class GroupEvents:
@@ -214,14 +213,9 @@ def _pieces(rows: pa.Table, time: str, events: LoggedEvents) -> Iterator[Piece]:
         yield from events.pieces(bounds["min"], bounds["max"], pc.unique(dated["group_id"]))
 
 
-def leavers_of(rebalances: pa.Table) -> dict[LeaverKey, Leaver]:
+def leavers_of(rebalances: pa.Table) -> dict[MembershipKey, Leaver]:
     """Return what rows of `rebalances` say of the members that are gone."""
-    names = ("group_id", "incarnation", "to_generation", "departed")
-    return {
-        (group, incarnation, generation, one["member_id"]): Leaver.of(one)
-        for group, incarnation, generation, departed in _lines(rebalances, names)
-        for one in departed or ()
-    }
+    return {key: Leaver.of(one) for key, one in departed_members(rebalances)}
 
 
 def rebalances_with_log(rebalances: pa.Table, events: Piece) -> pa.Table:
@@ -233,7 +227,7 @@ def rebalances_with_log(rebalances: pa.Table, events: Piece) -> pa.Table:
     return _with_log(rebalances, AT, events, (_REBALANCE_READ, CAUSE_COLUMNS), concluded)
 
 
-def memberships_with_log(memberships: pa.Table, leavers: Mapping[LeaverKey, Leaver], events: Piece) -> pa.Table:
+def memberships_with_log(memberships: pa.Table, leavers: Mapping[MembershipKey, Leaver], events: Piece) -> pa.Table:
     """Return rows of `memberships` that end as the events of some groups prove."""
 
     def concluded(row: Values) -> Values:
@@ -268,10 +262,9 @@ def _with_log(
     order = np.arange(len(rows))
     order[numbers[differing]] = len(rows) + np.arange(len(differing))
     for name in changed:
-        field = rows.schema.field(name)
-        values = pa.array([after[one][name] for one in differing], field.type)
-        column = pa.chunked_array([*rows[name].chunks, values], field.type).combine_chunks()
-        rows = rows.set_column(rows.column_names.index(name), field, column.take(pa.array(order)))
+        values = pa.array([after[one][name] for one in differing], rows[name].type)
+        column = pa.chunked_array([*rows[name].chunks, values], values.type).combine_chunks()
+        rows = with_values(rows, {name: column.take(pa.array(order))})
     return rows
 
 
@@ -279,7 +272,3 @@ def differing_rows(before: pa.Table, after: pa.Table, columns: Sequence[str]) ->
     """Return the rows of `after` that differ in some columns from those of `before` at the same place."""
     was, is_now = (table.select(columns).to_pylist() for table in (before, after))
     return after.take(pa.array([number for number, row in enumerate(is_now) if row != was[number]], pa.int64()))
-
-
-def _lines(rows: pa.Table, names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(rows[name].to_pylist() for name in names), strict=True)

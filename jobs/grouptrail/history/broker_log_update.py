@@ -28,7 +28,9 @@ from grouptrail.history.broker_log_rows import (
     memberships_with_log,
     rebalances_with_log,
 )
+from grouptrail.history.folded_rows import MEMBERSHIPS, REBALANCES
 from grouptrail.history.tasks import POSITIONS, REBUILDING
+from grouptrail.query.formats import counted
 from grouptrail.storage.engines.retries import with_retries
 from grouptrail.storage.rows import has_columns
 
@@ -38,9 +40,7 @@ if TYPE_CHECKING:
     from grouptrail.storage.table import Table
     from grouptrail.storage.warehouse import Warehouse
 
-REBALANCES, MEMBERSHIPS = "rebalances", "memberships"
-
-# A history job writes every few seconds, and computing rows anew takes less than one.
+# A history job writes every few seconds, and computing the rows takes less than one.
 _TRIES = 30
 _LEAVER_COLUMNS = ("group_id", "incarnation", "to_generation", "departed")
 
@@ -64,13 +64,9 @@ def apply_events(warehouse: Warehouse, first: datetime, last: datetime, log: Log
         log("a rebuild of the history is running or was interrupted: it applies the events")
     else:
         updated = update_rows(warehouse, first - CLOCKS, last + JOIN_PHASE)
-        causes = _counted(updated.rebalances, "rebalance")
-        endings = _counted(updated.memberships, "ending of a membership", "endings of memberships")
+        causes = counted(updated.rebalances, "rebalance")
+        endings = counted(updated.memberships, "ending of a membership", "endings of memberships")
         log(f"history: {causes} and {endings} updated")
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def update_rows(warehouse: Warehouse, first: datetime, last: datetime) -> Updated:

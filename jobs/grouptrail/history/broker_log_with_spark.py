@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.history.arrow_rows import lines
 from grouptrail.history.broker_log_conclusions import Leaver
 from grouptrail.history.broker_log_evidence import CLOCKS, JOIN_PHASE
 from grouptrail.history.broker_log_rows import (
@@ -20,6 +21,8 @@ from grouptrail.history.broker_log_rows import (
     memberships_with_log,
     rebalances_with_log,
 )
+from grouptrail.history.departure_commits import MEMBERSHIP
+from grouptrail.history.departures_with_spark import departed_members
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +31,6 @@ Concluded = Callable[[pa.Table, Piece], pa.Table]
 
 _PIECE_SECONDS = 3_600
 _PIECE = ("group_id", "piece")
-_WHOSE = ("group_id", "incarnation", "left_generation", "member_id")
 _TIMEOUT = "leaver_timeout_ms"
 
 
@@ -41,28 +43,18 @@ def conclude_memberships_with_spark(memberships: DataFrame, rebalances: DataFram
     """Return rows of `memberships` that end as the log proves; `rebalances` have the timeouts of their members."""
     from pyspark.sql import functions as F
 
-    departed = rebalances.select(
-        "group_id",
-        "incarnation",
-        F.col("to_generation").alias("left_generation"),
-        F.explode("departed").alias("departure"),
-    )
-    timeouts = departed.select(
-        *_WHOSE[:3], "departure.member_id", F.col("departure.rebalance_timeout_ms").alias(_TIMEOUT)
-    ).dropDuplicates(list(_WHOSE))
-    ended = memberships.where(F.col(LEFT_AT).isNotNull()).join(timeouts, list(_WHOSE), "left")
+    timeout = F.col("departure.rebalance_timeout_ms").alias(_TIMEOUT)
+    timeouts = departed_members(rebalances).select(*MEMBERSHIP, timeout).dropDuplicates(list(MEMBERSHIP))
+    ended = memberships.where(F.col(LEFT_AT).isNotNull()).join(timeouts, list(MEMBERSHIP), "left")
     ended = ended.select(*memberships.columns, _TIMEOUT)
     concluded = _with_log(ended, LEFT_AT, events, _memberships_with_log, memberships.schema)
     return concluded.unionByName(memberships.where(F.col(LEFT_AT).isNull()))
 
 
 def _memberships_with_log(rows: pa.Table, events: Piece) -> pa.Table:
-    names = (*_WHOSE, _TIMEOUT)
     leavers = {
         (group, incarnation, generation, member): Leaver.of({"member_id": member, "rebalance_timeout_ms": timeout})
-        for group, incarnation, generation, member, timeout in zip(
-            *(rows[name].to_pylist() for name in names), strict=True
-        )
+        for group, incarnation, generation, member, timeout in lines(rows, (*MEMBERSHIP, _TIMEOUT))
     }
     return memberships_with_log(rows.drop([_TIMEOUT]), leavers, events)
 

@@ -11,6 +11,7 @@ from grouptrail.history.endings import ending
 from grouptrail.history.evidence import COMPACTED_NOTE, IN_ONE_EPOCH, POLLED_NOTE, UNREADABLE_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, PartitionCount, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
+from grouptrail.history.rows import Values
 from grouptrail.history.state import FoldState, TargetBaseline
 
 # A leader asks for the metadata of topics that are new to its group at once (ConsumerCoordinator.onLeaderElected).
@@ -36,6 +37,12 @@ class Cause(NamedTuple):
     certainty: str
     note: str | None
     evidence: Evidence
+
+    @property
+    def columns(self) -> Values:
+        """The columns of `rebalances` that say it."""
+        proof = {"rule": self.evidence.name, "ruled_out": self.evidence.value.rules_out}
+        return {"cause": self.name, "certainty": self.certainty, "cause_note": self.note, **proof}
 
 
 @dataclass(frozen=True)

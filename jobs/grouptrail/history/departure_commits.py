@@ -5,14 +5,15 @@ This module reads the commits into memory; `departures_with_spark` does the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.history.arrow_rows import equals_before, lines, with_values
 from grouptrail.history.departures import (
     UNKNOWN,
     asks_others,
@@ -22,13 +23,10 @@ from grouptrail.history.departures import (
     is_open,
     window,
 )
+from grouptrail.history.handovers import PARTITION, CommitsBetween
 from grouptrail.history.rows import Values
 from grouptrail.storage.schema import gathered, table_schema
 
-if TYPE_CHECKING:
-    from grouptrail.history.handovers import CommitsBetween
-
-PARTITION = ("record_partition", "group_id", "topic", "partition")
 FIGURES_DDL = (
     "last_commit_at timestamp, last_commit_offset bigint, commits bigint, longest_gap_ms bigint, "
     "unchanged_commits bigint"
@@ -38,6 +36,11 @@ OTHERS = "others_advanced"
 
 NEAR = timedelta(minutes=1)
 """Most departures are decided by the commits of the last minute; only for the others are those before it read."""
+
+MEMBERSHIP = ("group_id", "incarnation", "left_generation", "member_id")
+"""The columns of `memberships` by which a departure is found."""
+
+MembershipKey = tuple[str, int, int, str]
 
 _ROWS_AT_A_TIME = 1_000_000
 _JUDGED = ("departed", "cause", "certainty", "cause_note", "rule", "evidence", "ruled_out")
@@ -92,15 +95,9 @@ def judged(rebalances: pa.Table, found: Mapping[Place, Values]) -> pa.Table:
         columns["evidence"][row] = [*(columns["evidence"][row] or ()), *facts[:_MOST_FACTS]]
         cause = cause_by_departures(departed) if columns["cause"][row] == UNKNOWN else None
         if cause is not None:
-            proof = {"rule": cause.evidence.name, "ruled_out": cause.evidence.value.rules_out}
-            said = {"cause": cause.name, "certainty": cause.certainty, "cause_note": cause.note, **proof}
-            for name, value in said.items():
+            for name, value in cause.columns.items():
                 columns[name][row] = value
-    for name, values in columns.items():
-        at = rebalances.column_names.index(name)
-        field = rebalances.schema.field(name)
-        rebalances = rebalances.set_column(at, field, pa.array(values, field.type))
-    return rebalances
+    return with_values(rebalances, columns)
 
 
 def _fact(departure: Values, partition: int) -> Values:
@@ -116,25 +113,26 @@ def _fact(departure: Values, partition: int) -> Values:
 
 def ended_by_commits(memberships: pa.Table, rebalances: pa.Table) -> pa.Table:
     """Return rows of `memberships` that end as the departures in filled rows of `rebalances` say."""
-    endings = {
-        (group_id, incarnation, generation, one["member_id"]): (one["ended"], one["ended_because"])
-        for group_id, incarnation, generation, departed in _lines(
-            rebalances, ("group_id", "incarnation", "to_generation", "departed")
-        )
-        for one in departed or ()
-    }
+    endings = {key: (one["ended"], one["ended_because"]) for key, one in departed_members(rebalances)}
     if not endings:
         return memberships
-    whose = ("group_id", "incarnation", "left_generation", "member_id")
     said = [
-        endings.get(key, (ended, because)) if ended is not None else (ended, because)
-        for *rest, ended, because in _lines(memberships, (*whose, "ended", "ended_because"))
-        for key in (tuple(rest),)
+        endings.get((group, incarnation, generation, member), (ended, because))
+        if ended is not None
+        else (None, because)
+        for group, incarnation, generation, member, ended, because in lines(
+            memberships, (*MEMBERSHIP, "ended", "ended_because")
+        )
     ]
-    for name, values in zip(("ended", "ended_because"), zip(*said, strict=True), strict=True):
-        at = memberships.column_names.index(name)
-        memberships = memberships.set_column(at, memberships.schema.field(name), pa.array(values, pa.string()))
-    return memberships
+    return with_values(memberships, dict(zip(("ended", "ended_because"), zip(*said, strict=True), strict=True)))
+
+
+def departed_members(rebalances: pa.Table) -> Iterator[tuple[MembershipKey, Values]]:
+    """Yield the members that are gone by rows of `rebalances`, and the departure of each."""
+    names = ("group_id", "incarnation", "to_generation", "departed")
+    for group, incarnation, generation, departed in lines(rebalances, names):
+        for one in departed or ():
+            yield (group, incarnation, generation, one["member_id"]), one
 
 
 def commit_figures(events: pa.Table) -> dict[int, Values]:
@@ -144,7 +142,7 @@ def commit_figures(events: pa.Table) -> dict[int, Values]:
     at and committed_offset, in any order.
     """
     in_order = events.sort_by([(name, "ascending") for name in ("departure", "topic", "partition", "record_offset")])
-    same = _equals_before(in_order, "departure", "topic", "partition", "committed_offset")
+    same = _repeats(in_order, "departure", "topic", "partition", "committed_offset")
     unchanged = pc.value_counts(in_order["departure"].filter(pa.array(same)))
     figures: dict[int, Values] = {
         number: {**_NO_COMMITS, "unchanged_commits": 0} for number in pc.unique(events["departure"]).to_pylist()
@@ -153,12 +151,12 @@ def commit_figures(events: pa.Table) -> dict[int, Values]:
         figures[one["values"]]["unchanged_commits"] = one["counts"]
     by_offset = events.sort_by([("departure", "ascending"), ("record_offset", "ascending")])
     last = by_offset.group_by("departure", use_threads=False).aggregate([("at", "last"), ("record_offset", "last")])
-    for number, at, offset in _lines(last, ("departure", "at_last", "record_offset_last")):
+    for number, at, offset in lines(last, ("departure", "at_last", "record_offset_last")):
         figures[number] |= {"last_commit_at": at, "last_commit_offset": offset}
     times = events.group_by(["departure", "at"]).aggregate([])
     times = times.sort_by([("departure", "ascending"), ("at", "ascending")])
     gaps = np.diff(times["at"].cast(pa.int64()).to_numpy(), prepend=0) // 1000
-    same = _equals_before(times, "departure")
+    same = _repeats(times, "departure")
     for number, gap, is_next in zip(times["departure"].to_pylist(), gaps.tolist(), same.tolist(), strict=True):
         one = figures[number]
         one["commits"] += 1
@@ -167,18 +165,8 @@ def commit_figures(events: pa.Table) -> dict[int, Values]:
     return figures
 
 
-def _equals_before(rows: pa.Table, *names: str) -> Any:
-    """Return for each row whether it has these values in common with the one before."""
-    equal = np.ones(len(rows), np.bool_)
-    equal[:1] = False
-    for name in names:
-        codes = rows[name].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
-        equal[1:] &= codes[1:] == codes[:-1]
-    return equal
-
-
-def _lines(rows: pa.Table, names: Iterable[str]) -> Iterator[tuple[Any, ...]]:
-    return zip(*(rows[name].to_pylist() for name in names), strict=True)
+def _repeats(rows: pa.Table, *names: str) -> npt.NDArray[np.bool_]:
+    return equals_before(rows[name].combine_chunks() for name in names)
 
 
 def _figures_of(

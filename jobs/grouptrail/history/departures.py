@@ -1,4 +1,4 @@
-"""How members left, by the last commits of their partitions; the group's own records often do not tell.
+"""How members left, by the last commits of their partitions; the group's own records often do not show it.
 
 The fold lists the members that are gone, with what they owned (`departures`). When the rows are written,
 `departure_commits` adds what the offset commits of that time say, and `end_by_commits` what follows from them.

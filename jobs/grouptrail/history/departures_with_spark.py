@@ -12,13 +12,15 @@ import pyarrow.compute as pc
 from grouptrail.history.departure_commits import (
     FIGURES,
     FIGURES_DDL,
+    MEMBERSHIP,
     NEAR,
     OTHERS,
-    PARTITION,
     commit_figures,
     judged,
 )
 from grouptrail.history.departures import LEAST_WINDOW, asks_others, is_decided, window
+from grouptrail.history.handovers import PARTITION
+from grouptrail.storage.schema import ddl_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,19 +98,10 @@ def end_by_commits_with_spark(memberships: DataFrame, rebalances: DataFrame) -> 
     """Return rows of `memberships` that end as the departures in filled rows of `rebalances` say."""
     from pyspark.sql import functions as F
 
-    whose = ["group_id", "incarnation", "left_generation", "member_id"]
-    said = rebalances.select(
-        "group_id",
-        "incarnation",
-        F.col("to_generation").alias("left_generation"),
-        F.explode("departed").alias("departure"),
-    ).select(
-        *whose[:3],
-        "departure.member_id",
-        F.col("departure.ended").alias("said"),
-        F.col("departure.ended_because").alias("because"),
+    said = departed_members(rebalances).select(
+        *MEMBERSHIP, F.col("departure.ended").alias("said"), F.col("departure.ended_because").alias("because")
     )
-    joined = memberships.join(said.hint("merge"), whose, "left")
+    joined = memberships.join(said.hint("merge"), list(MEMBERSHIP), "left")
     is_said = F.col("ended").isNotNull() & F.col("said").isNotNull()
     return (
         joined.withColumn("ended_because", F.when(is_said, F.col("because")).otherwise(F.col("ended_because")))
@@ -117,13 +110,24 @@ def end_by_commits_with_spark(memberships: DataFrame, rebalances: DataFrame) -> 
     )
 
 
+def departed_members(rebalances: DataFrame) -> DataFrame:
+    """Return the members that are gone by rows of `rebalances`: `MEMBERSHIP`, and the `departure` of each."""
+    from pyspark.sql import functions as F
+
+    departed = rebalances.select(
+        "group_id",
+        "incarnation",
+        F.col("to_generation").alias("left_generation"),
+        F.explode("departed").alias("departure"),
+    )
+    return departed.withColumn("member_id", F.col("departure.member_id"))
+
+
 def _figures_of(lookback: timedelta) -> Any:
     def figures(key: tuple[Any, ...], events: pa.Table) -> pa.Table:
         """Return the figures of the commits of one departure: of the last minute if they decide it."""
         departure = events["departure"][0].as_py()
-        events = events.set_column(
-            events.column_names.index("departure"), "departure", pa.array([0] * len(events), pa.int32())
-        )
+        events = events.drop(["departure"]).append_column("departure", pa.array([0] * len(events), pa.int32()))
         found: dict[str, Any] = {}
         for within in (min(NEAR, lookback), window(departure, lookback)):
             near = events.filter(pc.greater_equal(events["at"], pa.scalar(departure["left_at"] - within)))
@@ -142,17 +146,7 @@ _FIGURES_DDL = (
     "record_partition int, group_id string, rebalance_offset bigint, position int, "
     f"{FIGURES_DDL}, asks_others boolean"
 )
-_FIGURES_SCHEMA = pa.schema(
-    [
-        pa.field("record_partition", pa.int32()),
-        pa.field("group_id", pa.string()),
-        pa.field("rebalance_offset", pa.int64()),
-        pa.field("position", pa.int32()),
-        pa.field("last_commit_at", pa.timestamp("us", "UTC")),
-        *(pa.field(name, pa.int64()) for name in FIGURES[1:]),
-        pa.field("asks_others", pa.bool_()),
-    ]
-)
+_FIGURES_SCHEMA = ddl_schema(_FIGURES_DDL)
 
 
 def _judge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

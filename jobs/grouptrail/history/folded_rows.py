@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.history.broker_log_rows import LoggedEvents, conclude_memberships, conclude_rebalances
+from grouptrail.history.broker_log_rows import AT, LEFT_AT, LoggedEvents, conclude_memberships, conclude_rebalances
 from grouptrail.history.broker_log_with_spark import (
     conclude_memberships_with_spark,
     conclude_rebalances_with_spark,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 REBALANCES, MEMBERSHIPS = "rebalances", "memberships"
 
-_DATED = {REBALANCES: "at", MEMBERSHIPS: "left_at"}
+_DATED = {REBALANCES: AT, MEMBERSHIPS: LEFT_AT}
 """The tables whose rows the brokers' log may be about, and their times."""
 
 TimeRange = tuple[datetime, datetime]
@@ -170,7 +171,7 @@ class SparkRows:
             return rows
         if self.span is not None:
             rows = end_by_commits_with_spark(rows, self._rebalances())
-        if self._has_events():
+        if self._has_events:
             rows = conclude_memberships_with_spark(rows, self._rebalances(), self.log.dataframe())
         return rows
 
@@ -198,11 +199,12 @@ class SparkRows:
                 if self.span is not None:
                     how = (self.span, self._commits.dataframe(), self._lookback)
                     rows = fill_departures_with_spark(fill_commits_with_spark(rows, *how), *how)
-                if self._has_events():
+                if self._has_events:
                     rows = conclude_rebalances_with_spark(rows, self.log.dataframe())
                 self._filled = rows.persist()
             return self._filled
 
+    @cached_property
     def _has_events(self) -> bool:
         return self.dated is not None and self.log.count(*self.dated) > 0
 

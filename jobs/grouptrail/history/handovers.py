@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from grouptrail.history.arrow_rows import equals_before, with_values
 from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.schema import gathered
 
@@ -91,8 +92,7 @@ def fill_commits(rebalances: pa.Table, commits: CommitsBetween, cluster: str, lo
     ends = np.cumsum(pc.list_value_length(lists).to_numpy(zero_copy_only=False))
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     whole = pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(fields, fields=list(handovers.type)))
-    at = rebalances.column_names.index("handed_over")
-    return rebalances.set_column(at, rebalances.schema.field(at), whole)
+    return with_values(rebalances, {"handed_over": whole})
 
 
 def _commits_of(
@@ -195,8 +195,4 @@ def _commit_figures(
 
 def _numbered(events: pa.RecordBatch) -> Ints:
     """Number sorted rows by group and partition."""
-    begins = np.zeros(len(events), np.bool_)
-    for name in PARTITION:
-        code = events[name].dictionary_encode().indices.to_numpy()
-        begins[1:] |= code[1:] != code[:-1]
-    return np.cumsum(begins)
+    return np.cumsum(~equals_before(events[name] for name in PARTITION))

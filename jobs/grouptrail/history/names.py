@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.offsets_topic import OffsetsTopic
-from grouptrail.storage.schema import arrow_type
+from grouptrail.storage.schema import ddl_schema
 from grouptrail.storage.warehouse import Warehouse
 
 TABLE = "topic_names"
@@ -20,7 +20,7 @@ TABLE = "topic_names"
 REFERENCES_DDL = "topic_id string, topic string"
 """A topic id in a record, and the topic's name, which is null where the record has only the id."""
 
-_REFERENCES = pa.schema([(name, arrow_type(type_)) for name, type_ in map(str.split, REFERENCES_DDL.split(", "))])
+_REFERENCES = ddl_schema(REFERENCES_DDL)
 
 # Only these records hold both names and ids.
 _WITH_NAMES = {

@@ -53,9 +53,7 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         from_generation=before.generation,
         to_generation=after.generation,
         at=change.began_at,
-        cause=cause.name,
-        certainty=cause.certainty,
-        cause_note=cause.note,
+        **cause.columns,
         members_joined=sorted({*_ids(rebalance.joined), *_ids(new for _, new in pairs)}),
         members_left=sorted({*state.left_before_rebalance, *_ids(change.left), *_ids(old for old, _ in pairs)}),
         subscriptions_changed=sorted(member.member_id for member in change.resubscribed),
@@ -65,15 +63,10 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         duration_ms=change.at - change.boundary if knows_sync else None,
         duration_of="sync phase" if knows_sync else None,
         departed=departures(state, change),
-        **_proof(cause),
         evidence=[_record(state, change, cause)],
     )
     state.rows.rebalance = row
     state.rows.mark(row)
-
-
-def _proof(cause: Cause) -> Values:
-    return {"rule": cause.evidence.name, "ruled_out": cause.evidence.value.rules_out}
 
 
 def _record(state: FoldState, change: Change, cause: Cause) -> Values:
@@ -144,10 +137,9 @@ def _refine(state: FoldState, cause: Cause, change: Change) -> None:
     if row is not None:
         if (row.cause_note or "").endswith(COMPACTED_NOTE):
             cause = with_doubt(cause, COMPACTED_NOTE)
-        said = {"cause": cause.name, "certainty": cause.certainty, "cause_note": cause.note, **_proof(cause)}
         # States of earlier versions have no evidence.
         evidence = [*vars(row).get("evidence", ()), _record(state, change, cause)]
-        vars(row).update(said, evidence=evidence)
+        vars(row).update(cause.columns, evidence=evidence)
         state.rows.mark(row)
 
 

@@ -16,7 +16,7 @@ from grouptrail.history.operations import Record
 from grouptrail.history.rows import TABLES, Row, Values
 from grouptrail.history.state import decode_state, encode_state
 from grouptrail.storage.buckets import bucket_of
-from grouptrail.storage.schema import arrow_type
+from grouptrail.storage.schema import arrow_type, ddl_schema
 
 POSITIONS = "history_positions"
 
@@ -30,9 +30,7 @@ INPUT_DDL = (
 )
 """One record of a group; its saved state comes first, at offset -1, in `body`."""
 
-INPUT_SCHEMA = pa.schema(
-    [pa.field(name, arrow_type(type_)) for name, type_ in (column.split() for column in INPUT_DDL.split(", "))]
-)
+INPUT_SCHEMA = ddl_schema(INPUT_DDL)
 
 STATE_OFFSET = -1
 

@@ -230,9 +230,9 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours else f"{minutes} min {int(seconds) % 60} s"
 
 
-def counted(many: int, noun: str) -> str:
-    """Return a number and its noun: `2 groups`."""
-    return f"{many:,} {noun}{'' if many == 1 else 's'}"
+def counted(many: int, noun: str, plural: str = "") -> str:
+    """Return a number and its noun: `2 groups`; the `plural` is given where it is not the noun with an s."""
+    return f"{many:,} {noun if many == 1 else plural or f'{noun}s'}"
 
 
 def to_the_second(text: str) -> str:

@@ -53,6 +53,11 @@ def arrow_type(ddl: str) -> pa.DataType:
     return pa.struct([pa.field(name.strip(), arrow_type(type_.strip())) for name, type_ in named])
 
 
+def ddl_schema(ddl: str) -> pa.Schema:
+    """Return the Arrow schema of columns in Spark's DDL, all of them of plain types: `at timestamp, name string`."""
+    return pa.schema([(name, arrow_type(type_)) for name, type_ in map(str.split, ddl.split(", "))])
+
+
 def column_type(type_: pa.DataType) -> str:
     """Return how the contracts write an Arrow type, or Arrow's own name for one that no table has."""
     named = {arrow: ddl for ddl, arrow in _PRIMITIVES.items()}

@@ -9,12 +9,14 @@ import numpy as np
 import pyarrow as pa
 from deltalake import (
     CommitProperties,
+    DeltaTable,
     PostCommitHookProperties,
     Transaction,
     WriterProperties,
     write_deltalake,
 )
 from deltalake.exceptions import DeltaError
+from deltalake.table import TableMerger
 
 from grouptrail.storage import reader
 from grouptrail.storage.buckets import in_buckets
@@ -66,22 +68,12 @@ class DeltaRs:
     def upsert(self, table: TableLocation, rows: Any, buckets: Collection[int], once: Once) -> None:
         """Merge rows into the open rows of these buckets."""
         changed = _as_stored(_on_driver(rows), table)
-        same = " AND ".join(f"there.{column} = changed.{column}" for column in table.contract.key)
-        ours = f"there.cluster = {datafusion_literal(table.cluster)} AND {in_buckets(buckets, 'there.open_bucket')}"
 
         def merge() -> None:
             there = reader.existing_table(table)
             if once.is_done_in(there):
                 return
-            merger = there.merge(
-                changed,
-                f"{ours} AND {same}",
-                source_alias="changed",
-                target_alias="there",
-                writer_properties=_COMPRESSED,
-                commit_properties=_noting(once),
-                post_commithook_properties=_LOGS_KEPT,
-            )
+            merger = _merger(there, changed, table, _noting(once), f" AND {in_buckets(buckets, 'there.open_bucket')}")
             with naming_damage(there, table.options):
                 merger.when_matched_update_all().when_not_matched_insert_all().execute()
 
@@ -89,20 +81,9 @@ class DeltaRs:
 
     def update(self, table: TableLocation, rows: pa.Table, version: int) -> None:
         """Merge rows into those with their key, in the commit that follows `version`."""
-        changed = _as_stored(rows, table)
-        same = " AND ".join(f"there.{column} = changed.{column}" for column in table.contract.key)
-        ours = f"there.cluster = {datafusion_literal(table.cluster)}"
         there = reader.existing_table(table)
         require_version(table, there.version(), version)
-        merger = there.merge(
-            changed,
-            f"{ours} AND {same}",
-            source_alias="changed",
-            target_alias="there",
-            writer_properties=_COMPRESSED,
-            commit_properties=CommitProperties(max_commit_retries=0),
-            post_commithook_properties=_LOGS_KEPT,
-        )
+        merger = _merger(there, _as_stored(rows, table), table, CommitProperties(max_commit_retries=0))
         with lock(table), naming_damage(there, table.options):
             merger.when_matched_update_all().execute()
 
@@ -155,6 +136,22 @@ def create_if_missing(table: TableLocation) -> reader.OpenTable:
 
 def _on_driver(rows: Any) -> pa.Table:
     return rows if isinstance(rows, pa.Table) else rows.toArrow()
+
+
+def _merger(
+    there: DeltaTable, changed: pa.Table, table: TableLocation, commit: CommitProperties, among: str = ""
+) -> TableMerger:
+    """Return what merges rows into those of the cluster with their key, in one commit."""
+    same = (f" AND there.{column} = changed.{column}" for column in table.contract.key)
+    return there.merge(
+        changed,
+        f"there.cluster = {datafusion_literal(table.cluster)}{among}{''.join(same)}",
+        source_alias="changed",
+        target_alias="there",
+        writer_properties=_COMPRESSED,
+        commit_properties=commit,
+        post_commithook_properties=_LOGS_KEPT,
+    )
 
 
 def _as_stored(rows: pa.Table, table: TableLocation) -> pa.Table:
