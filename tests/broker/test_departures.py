@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from itertools import product
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicCollection
+from confluent_kafka import ConsumerGroupState, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.admin import MemberToRemove
@@ -118,11 +118,12 @@ def play(broker: Broker, version: str, departures: list[Departure]) -> RecordedD
     described = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
 
     def members(group: str) -> dict[str, str]:
-        """Return the ids of the members that have partitions, by the names of their clients."""
+        """Return the ids of the members that have partitions, by their clients' names, once the group is stable."""
         while True:
             with contextlib.suppress(KafkaException):  # it has no coordinator yet
                 of = described.describe_consumer_groups([group])[group].result(PATIENCE_SECONDS)
-                break
+                if of.state in (ConsumerGroupState.STABLE, ConsumerGroupState.EMPTY):
+                    break
         return {one.client_id: one.member_id for one in of.members if one.assignment.topic_partitions}
 
     with traffic(broker.bootstrap) as write_to_idle:
@@ -133,9 +134,7 @@ def play(broker: Broker, version: str, departures: list[Departure]) -> RecordedD
             DepartingProcess([client(one, "staying") for one in departures if not one.is_last]),
         ]
         try:
-            for one in departures:
-                wanted = 1 if one.is_last else 2
-                await_that(lambda: len(members(one.group)) == wanted, PATIENCE_SECONDS)  # noqa: B023
+            _await_members(departures, members, {"departing"})
             threading.Event().wait(RHYTHM_SECONDS - IDLE_SECONDS)
             write_to_idle()
             threading.Event().wait(IDLE_SECONDS)
@@ -146,12 +145,18 @@ def play(broker: Broker, version: str, departures: list[Departure]) -> RecordedD
                     _remove(broker.bootstrap, one.group, members(one.group)["departing"])
                 elif one.way in ENDS:
                     others.end(departing[one.group], ENDS[one.way])
-            for one in departures:
-                await_that(lambda: "departing" not in members(one.group), PATIENCE_SECONDS)  # noqa: B023
+            _await_members(departures, members, set())
             return record(broker, version, departures, topic_names(described))
         finally:
             for process in processes:
                 process.kill()
+
+
+def _await_members(departures: list[Departure], members: Callable[[str], dict[str, str]], besides: set[str]) -> None:
+    """Wait until each group has the client that stays, if there is one, and others `besides`."""
+    for one in departures:
+        wanted = besides | (set() if one.is_last else {"staying"})
+        await_that(lambda: members(one.group).keys() == wanted, PATIENCE_SECONDS)  # noqa: B023
 
 
 def topic_names(admin: AdminClient) -> dict[str, str]:

@@ -44,6 +44,9 @@ _LEAST_COMMITS = 5
 _LEAST_UNCHANGED = 2
 _GAPS_IN_TIMEOUT = 3
 
+# A session is renewed when the coordinator gets a commit, and the record is written after that.
+_WRITTEN_LATER_MS = 1_000
+
 # How long the others may take to join again: a heartbeat (3 s by default), and an answer.
 _REJOIN_MS = 4_000
 _REJOIN_OF_NOBODY_MS = 1_000
@@ -141,7 +144,7 @@ def _by_commits(departure: Values) -> Ending | None:
     is_same_clock = one_leader_from is not None and departure["last_commit_offset"] > one_leader_from
     # A member that commits learns of a rebalance within a heartbeat: to miss it, it stopped after this commit, and
     # the others waited for its whole rebalance timeout.
-    shortest = min(session, rebalance - _REJOIN_MS)
+    shortest = min(session, rebalance - _REJOIN_MS) - _WRITTEN_LATER_MS
     if age < shortest - (0 if is_same_clock else LARGEST_SKEW_MS):
         return concluded(EndingEvidence.AFTER_COMMIT, age=age, session=session, rebalance=rebalance)
     # Otherwise the join phase may have waited for another's session: a member that left with it looks the same.
