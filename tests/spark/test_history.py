@@ -214,7 +214,12 @@ def test_history_job_with_the_brokers_log_whenever_it_came_matches_a_rebuild(
     assert (row["followed_within_minute"], row["rule_without_log"]) == (1, "GONE")
     assert [one["source"] for one in row["evidence"]] == ["record", "broker log", "broker log"]
     (ended,) = (row for row in streamed["memberships"] if (row["group_id"], row["member_id"]) == ("billing", "a"))
-    assert (ended["ended"], ended["ended_without_log"]) == ("expired", "left_or_expired")
+    assert (ended["ended"], ended["ended_without_log"], ended["rule"]) == (
+        "expired",
+        "left_or_expired",
+        "LOGGED_EXPIRY",
+    )
+    assert [one["source"] for one in ended["evidence"]] == ["record", "broker log"]
     rebuild_on_driver(config)
     assert history(config) == streamed
     if when == "before":  # with Spark it takes half a minute

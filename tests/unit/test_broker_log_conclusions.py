@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from grouptrail.history.broker_log_conclusions import KEPT_CAUSE, Leaver, conclude_ending, conclude_rebalance
+from grouptrail.history.broker_log_conclusions import (
+    KEPT_CAUSE,
+    KEPT_ENDING,
+    Leaver,
+    conclude_ending,
+    conclude_rebalance,
+)
 from support import broker_log_lines as lines
 from support.broker_log_lines import assigned, at, events_of, failed, left, preparing
 
@@ -44,8 +50,8 @@ def rebalance(cause: str = OPEN, rule: str = "GONE", **more: Any) -> Values:
 
 def membership(ended: str = "left_or_expired") -> Values:
     whole = {"group_id": "orders", "record_partition": 0, "member_id": B, "joined_at": at(0), "left_at": at(12)}
-    unchanged = {"ended_without_log": None, "because_without_log": None}
-    return {**whole, "ended": ended, "ended_because": "as before", **unchanged}
+    said = {"ended": ended, "ended_because": "as before", "rule": "TOMBSTONES", "ruled_out": None}
+    return {**whole, **said, "evidence": [RECORD], **dict.fromkeys(KEPT_ENDING.values())}
 
 
 def gone(folder: Path, what: str, *, is_text: bool = False) -> list[Values]:
@@ -101,6 +107,13 @@ def test_cause_by_commits_of_a_poll_timeout_stays_where_the_client_gave_no_reaso
     assert (said["cause"], said["rule"], len(said["evidence"])) == ("member_poll_timeout", "GONE_STALLED", 3)
 
 
+def test_ending_by_commits_that_a_forgeable_line_confirms_stays_and_keeps_the_line(tmp_path: Path) -> None:
+    row = {**membership("left"), "rule": "AFTER_COMMIT", "ruled_out": "an expired session"}
+    said = conclude_ending(row, gone(tmp_path, CLOSED, is_text=True), None)
+    assert {**row, **said} == {**row, "evidence": said["evidence"]}
+    assert [one["source"] for one in said["evidence"]] == ["record", "broker log"]
+
+
 @pytest.mark.parametrize(
     ("ended", "logged", "poll_timeout_ms", "expected"),
     [
@@ -124,8 +137,11 @@ def test_ending_with_the_log(
     leaver = Leaver.of(departure(rebalance_timeout_ms=poll_timeout_ms))
     said = conclude_ending(row, events, leaver)
     assert said["ended"] == expected
-    kept = (said["ended_without_log"], said["because_without_log"])
-    assert kept == ((None, None) if expected == ended else (ended, "as before"))
+    is_by_log = said["rule"].startswith("LOG")
+    assert is_by_log == (expected != ended or ended in ("left", "poll_timeout"))
+    kept = (said["ended_without_log"], said["because_without_log"], said["rule_without_log"])
+    assert kept == ((ended, "as before", "TOMBSTONES") if is_by_log else (None, None, None))
+    assert [one["source"] for one in said["evidence"]] == ["record", *(["broker log"] if is_by_log else [])]
     again = {**row, **said}
     assert conclude_ending(again, events, leaver) == said
     assert {**again, **conclude_ending(again, [], leaver)} == row

@@ -282,6 +282,7 @@ def test_prove_ending_of_a_member_is_how_it_was_removed(tmp_path: Path) -> None:
     assert prove_ending(membership(), found) == EndingProof(
         "expired",
         "the coordinator logged that it removed the member: its session expired",
+        Evidence.LOGGED_EXPIRY,
         ((at(10), found[0]["line"]),),
     )
     closed = prove_ending(

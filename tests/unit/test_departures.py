@@ -250,22 +250,27 @@ def test_filled_rebalance_and_membership_say_how_the_member_left() -> None:
     (commit,) = row["evidence"]
     assert (commit["source"], commit["record_partition"], commit["record_offset"]) == ("commit", 9, 400)
     assert commit["shows"].startswith("a-1: gone 1000 ms after the last commit")
+    group = {"group_id": "billing", "incarnation": 1, "record_partition": 9}
     memberships = pa.Table.from_pylist(
         [
-            {**whose, "group_id": "billing", "incarnation": 1, "ended": "left_or_expired", "ended_because": "?"}
+            {**whose, **group, "ended": "left_or_expired", "ended_because": "?"}
             for whose in (
                 {"member_id": "a-1", "left_generation": 4},
                 {"member_id": "a-1", "left_generation": 3},
                 {"member_id": "b-1", "left_generation": 4},
             )
         ]
-        + [{"group_id": "billing", "incarnation": 1, "member_id": "c-1"}],
+        + [{**group, "member_id": "c-1"}],
         table_schema("memberships"),
     )
     rows = fill_departures(
         rebalances(), lambda *_: ds.dataset(commits_of([("billing", 0, 1, 5, 400)])), "default", LOOKBACK
     )
-    assert ended_by_commits(memberships, rows)["ended"].to_pylist() == ["left", UNKNOWN, UNKNOWN, None]
+    ended = ended_by_commits(memberships, rows)
+    assert ended["ended"].to_pylist() == ["left", UNKNOWN, UNKNOWN, None]
+    assert ended["rule"].to_pylist() == ["AFTER_COMMIT", None, None, None]
+    assert ended["ruled_out"][0].as_py() == row["ruled_out"]
+    assert ended["evidence"].to_pylist() == [[{**commit, "record_partition": 9}], None, None, None]
 
 
 def test_silent_member_needs_others_that_went_on() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from grouptrail.history.operations import Record
-from support.fold_records import consumer, current, joins, target, target_epoch
+from support.fold_records import classic, consumer, current, joins, target, target_epoch
 from support.group_records import Row, fold
 
 NAMES = {"T": "orders"}
@@ -106,6 +106,16 @@ def test_evidence_of_a_cause_is_the_record_that_shows_it() -> None:
         *(10, 9_000),
     )
     assert "other racks of their replicas" in record["shows"]
+
+
+def test_evidence_of_an_end_is_the_record_without_the_member() -> None:
+    before = classic(1, 1_001, 5, {"a": {"orders": [0]}, "b": {"orders": [1]}}, state_at=1_000)
+    after = classic(2, 3_000, 6, {"a": {"orders": [0, 1]}}, state_at=2_000)
+    rows = {row["member_id"]: row for row in fold([before, after])["memberships"]}
+    assert (rows["a"]["rule"], rows["a"]["evidence"]) == (None, None)
+    (record,) = rows["b"]["evidence"]
+    assert (rows["b"]["rule"], record["source"], record["record_offset"]) == ("WITHIN_TIMEOUTS", "record", 2)
+    assert rows["b"]["ruled_out"].startswith("an expired session")
 
 
 def test_evidence_of_a_change_of_metadata_has_the_targets_that_show_which() -> None:

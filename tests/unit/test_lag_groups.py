@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from grouptrail.config import Config
+from grouptrail.history.broker_log_conclusions import KEPT_ENDING
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import TABLES, GroupStatuses
 from grouptrail.runtime.warehouses import warehouse_of
@@ -205,7 +206,7 @@ def test_groups_of_memberships_that_an_earlier_version_wrote_are_read(config: Co
     lay_empty_group(config, processed_to=51)
     expected = last_owners(config)
     stored = warehouse_of(config).table("memberships")
-    rows = DeltaTable(stored.path).to_pyarrow_table().drop(["ended_without_log", "because_without_log"])
+    rows = DeltaTable(stored.path).to_pyarrow_table().drop(list(KEPT_ENDING.values()))
     shutil.rmtree(stored.path)
     write_deltalake(stored.path, rows, partition_by=list(stored.contract.partition_by))
     assert last_owners(config) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from grouptrail import contracts
 from grouptrail.lag.index import UNKNOWN
-from grouptrail.lag.verdict import PositionSample, Thresholds, judge
+from grouptrail.lag.verdict import PositionSample, Thresholds, VerdictRule, judge
 from grouptrail.lag.window import Window
 
 SECOND = 1_000_000
@@ -147,3 +147,15 @@ def test_window_keeps_about_sixty_samples() -> None:
 def test_worst_groups_view_orders_statuses_as_the_contract() -> None:
     severities = dict(re.findall(r"WHEN '(\w+)' THEN (\d)", contracts.views()["worst_groups"].sql))
     assert (*sorted(severities, key=lambda status: -int(severities[status])), "UNSUBSCRIBED") == contracts.statuses()
+
+
+def test_rules_order_ruled_out_names_only_verdicts_of_rules_before() -> None:
+    for rule in VerdictRule:
+        before = list(VerdictRule)[: list(VerdictRule).index(rule)]
+        assert (rule.ruled_out is None) == all(one.value.otherwise is None for one in before)
+        found = [one.value.otherwise in (rule.ruled_out or "") for one in VerdictRule if one.value.otherwise]
+        assert found == [one in before for one in VerdictRule if one.value.otherwise]
+
+
+def test_statuses_of_rules_are_those_of_the_table() -> None:
+    assert {rule.value.status for rule in VerdictRule} == set(contracts.statuses())

@@ -57,6 +57,9 @@ def test_group_between_two_times_has_only_their_rebalances(site: Site) -> None:
     assert [row["cause"] for row in answer["rebalances"]] == ["member_left_or_expired", "member_joined"]
     assert [row["certainty"] for row in answer["rebalances"]] == ["ambiguous", "recorded"]
     assert "a clean leave, an expired session" in answer["rebalances"][0]["cause_note"]
+    endings = [(row["members_left"], [one["member_id"] for one in row["endings"]]) for row in answer["rebalances"]]
+    assert [named for _, named in endings] == [left or [] for left, _ in endings]
+    assert any(named for _, named in endings)
 
 
 def test_group_page_links_each_rebalance(site: Site) -> None:

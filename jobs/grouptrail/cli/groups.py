@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -38,8 +40,11 @@ def group(
         int, typer.Option(metavar="N", min=1, help="How many of its latest generations to show.")
     ] = 10,
     why: Annotated[
-        int | None,
-        typer.Option(metavar="GENERATION", help="Instead: what the cause of this rebalance rests on."),
+        str | None,
+        typer.Option(
+            metavar="GENERATION|TOPIC-PARTITION",
+            help="Instead: what the cause of this rebalance, or the verdict of this partition, rests on.",
+        ),
     ] = None,
     format: Annotated[
         Literal["table", "json", "csv", "markdown"],
@@ -48,14 +53,11 @@ def group(
 ) -> None:
     """Show a group: state, members and their partitions, and causes of its latest rebalances."""
     from grouptrail.query.show_group import show_group
-    from grouptrail.query.show_why import show_why
 
-    if why is not None:
-        if at is not None:
-            raise typer.BadParameter("give either --why or --at", param_hint="--why")
-        show_why(warehouse_of(options.load_stored()), name, why, format=format, out=sys.stdout)
-        return
     time = parse_past_time(at, "--at") if at else None
+    if why is not None:
+        _show_why(options, name, why, time, format)
+        return
     config = options.load_stored()
     show_group(
         warehouse_of(config),
@@ -66,6 +68,24 @@ def group(
         format=format,
         out=sys.stdout,
     )
+
+
+def _show_why(options: ConfigOptions, group_id: str, what: str, at: datetime | None, format: RowsFormat) -> None:
+    from grouptrail.query.show_verdict import show_verdict
+    from grouptrail.query.show_why import show_why
+
+    named = re.fullmatch("(?:(.+)-)?([0-9]{1,9})", what)
+    if named is None:
+        about = "it is neither a generation, such as 7, nor a partition, such as orders-3"
+        raise typer.BadParameter(about, param_hint="--why")
+    topic, number = named[1], int(named[2])
+    if topic:
+        warehouse = warehouse_of(options.load_stored())
+        show_verdict(warehouse, group_id, topic, number, at=at, format=format, out=sys.stdout)
+        return
+    if at is not None:
+        raise typer.BadParameter("a generation has one time: --at is for a partition", param_hint="--why")
+    show_why(warehouse_of(options.load_stored()), group_id, number, format=format, out=sys.stdout)
 
 
 def lag(

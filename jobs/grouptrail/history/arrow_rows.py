@@ -24,6 +24,19 @@ def with_values(rows: pa.Table, columns: Mapping[str, Sequence[Any] | pa.Array])
     return rows
 
 
+def with_rows(
+    rows: pa.Table, numbers: Sequence[int] | npt.NDArray[np.int_], columns: Mapping[str, Sequence[Any]]
+) -> pa.Table:
+    """Return rows of which those with some numbers have other values in some columns."""
+    order = np.arange(len(rows))
+    order[numbers] = len(rows) + np.arange(len(numbers))
+    for name, values in columns.items():
+        other = pa.array(values, rows[name].type)
+        column = pa.chunked_array([*rows[name].chunks, other], other.type).combine_chunks()
+        rows = with_values(rows, {name: column.take(pa.array(order))})
+    return rows
+
+
 def equals_before(columns: Iterable[pa.Array]) -> npt.NDArray[np.bool_]:
     """Return for each row whether it has these values in common with the one before."""
     codes = [column.dictionary_encode().indices.to_numpy(zero_copy_only=False) for column in columns]

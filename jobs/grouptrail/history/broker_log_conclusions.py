@@ -25,7 +25,7 @@ from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Evidence
 from grouptrail.history.rows import Values
 
 SOURCE = "broker log"
-"""The `source` of elements of `rebalances.evidence` that are lines of the brokers' log."""
+"""The `source` of elements of a column `evidence` that are lines of the brokers' log."""
 
 KEPT_CAUSE = {
     "cause": "cause_without_log",
@@ -36,9 +36,14 @@ KEPT_CAUSE = {
 }
 """What the log changes in `rebalances`, besides `evidence`, and the columns that keep what it was."""
 CAUSE_COLUMNS = (*KEPT_CAUSE, "evidence", *KEPT_CAUSE.values())
-KEPT_ENDING = {"ended": "ended_without_log", "ended_because": "because_without_log"}
-"""What the log changes in `memberships`, and the columns that keep what it was."""
-ENDING_COLUMNS = (*KEPT_ENDING, *KEPT_ENDING.values())
+KEPT_ENDING = {
+    "ended": "ended_without_log",
+    "ended_because": "because_without_log",
+    "rule": "rule_without_log",
+    "ruled_out": "ruled_out_without_log",
+}
+"""What the log changes in `memberships`, besides `evidence`, and the columns that keep what it was."""
+ENDING_COLUMNS = (*KEPT_ENDING, "evidence", *KEPT_ENDING.values())
 
 _LEAVING = frozenset({"member_left", "member_expired", "member_poll_timeout"})
 _LEADING = frozenset({LEADER, REJOINED, MOVED, "topic_metadata_changed"})
@@ -88,25 +93,21 @@ def conclude_rebalance(row: Row, events: Sequence[Row]) -> Values:
     """Return the columns of a row of `rebalances` that the log changes; `events` are as for `prove_rebalance`."""
     before = _before(row, KEPT_CAUSE)
     base = {**row, **before}
-    facts = [one for one in row["evidence"] or () if one["source"] != SOURCE]
     asked = {**base, "cause": _UNKNOWN_CAUSE} if base["cause"] in _LEAVING else base
     proof = prove_rebalance(asked, events, polling=_polling(row)) if events else None
     if proof is None:
-        evidence = row["evidence"] if len(facts) == len(row["evidence"] or ()) else facts
-        return {**before, "evidence": evidence, **dict.fromkeys(KEPT_CAUSE.values())}
-    said = _concluded(base, proof)
-    lines = [_fact(line) for line in proof.lines[:_MOST_FACTS]]
-    return {**said, "evidence": [*facts, *lines], **_kept(said, before, KEPT_CAUSE)}
+        return _unchanged(row, before, KEPT_CAUSE)
+    return _changed(row, before, KEPT_CAUSE, _concluded(base, proof), proof.lines)
 
 
 def conclude_ending(row: Row, events: Sequence[Row], leaver: Leaver | None) -> Values:
     """Return the columns of a row of `memberships` that the log changes; `events` are as for `prove_ending`."""
     before = _before(row, KEPT_ENDING)
     base = {**row, **before}
-    asked = {**base, "ended": _UNKNOWN_ENDING} if base["ended"] in _ENDED else base
-    said = _ended(base, asked, events, None if leaver is None else leaver.poll_timeout) if events else None
-    said = said or before
-    return {**said, **_kept(said, before, KEPT_ENDING)}
+    proof = _prove_ending(base, events, None if leaver is None else leaver.poll_timeout) if events else None
+    if proof is None:
+        return _unchanged(row, before, KEPT_ENDING)
+    return _changed(row, before, KEPT_ENDING, _ended(base, proof), proof.lines)
 
 
 def _before(row: Row, columns: Mapping[str, str]) -> Values:
@@ -115,8 +116,22 @@ def _before(row: Row, columns: Mapping[str, str]) -> Values:
     return {name: row[kept if is_changed else name] for name, kept in columns.items()}
 
 
-def _kept(said: Row, before: Row, columns: Mapping[str, str]) -> Values:
-    return {kept: None if said == before else before[name] for name, kept in columns.items()}
+def _unchanged(row: Row, before: Values, columns: Mapping[str, str]) -> Values:
+    facts = _without_lines(row)
+    evidence = row["evidence"] if len(facts) == len(row["evidence"] or ()) else facts
+    return {**before, "evidence": evidence, **dict.fromkeys(columns.values())}
+
+
+def _changed(
+    row: Row, before: Values, columns: Mapping[str, str], said: Values, lines: Sequence[ProvingLine]
+) -> Values:
+    evidence = [*_without_lines(row), *(_fact(line) for line in lines[:_MOST_FACTS])]
+    kept = {kept: None if said == before else before[name] for name, kept in columns.items()}
+    return {**said, "evidence": evidence, **kept}
+
+
+def _without_lines(row: Row) -> list[Any]:
+    return [one for one in row["evidence"] or () if one["source"] != SOURCE]
 
 
 def _polling(row: Row) -> set[str]:
@@ -170,27 +185,31 @@ def _differing(base: Row, proof: RebalanceProof) -> Values:
     return {**said, "rule": evidence.name, "ruled_out": None}
 
 
-def _ended(base: Row, asked: Row, events: Sequence[Row], poll_timeout: timedelta | None) -> Values | None:
+def _prove_ending(base: Row, events: Sequence[Row], poll_timeout: timedelta | None) -> EndingProof | None:
+    asked = {**base, "ended": _UNKNOWN_ENDING} if base["ended"] in _ENDED else base
     proof = prove_ending(asked, events, poll_timeout=poll_timeout)
-    if proof is None:
-        logged = logged_leave(base, events) if base["ended"] == "expired" else None
-        return None if logged is None else _differing_ending(base, "left or poll_timeout", logged)
+    return logged_leave(base, events) if proof is None and base["ended"] == "expired" else proof
+
+
+def _ended(base: Row, proof: EndingProof) -> Values:
+    """Return how a membership ended by the log, by records and commits, or by neither of them."""
+    by_log = {
+        "ended": proof.ended,
+        "ended_because": proof.ended_because,
+        "rule": proof.evidence.name,
+        "ruled_out": None if proof.is_forgeable else proof.evidence.value.rules_out,
+    }
     if base["ended"] not in _ENDED:
-        return {"ended": proof.ended, "ended_because": proof.ended_because}
-    return _compared(base, proof)
-
-
-def _compared(base: Row, proof: EndingProof) -> Values | None:
+        return by_log
     if proof.ended == base["ended"]:
-        return None
-    return _differing_ending(base, proof.ended, proof.ended_because)
-
-
-def _differing_ending(base: Row, logged: str, because: str) -> Values:
+        is_recorded = not proof.is_forgeable and proof.evidence.value.certainty == "recorded"
+        return by_log if is_recorded else {name: base[name] for name in KEPT_ENDING}
     because = (
-        f"the brokers' log shows {logged} ({because}), but otherwise it is {base['ended']} ({base['ended_because']})"
+        f"the brokers' log shows {proof.ended} ({proof.ended_because}), but otherwise it is {base['ended']} "
+        f"({base['ended_because']})"
     )
-    return {"ended": _UNKNOWN_ENDING, "ended_because": because}
+    rule = Evidence.LOG_DIFFERS_ABOUT_MEMBERS.name
+    return {"ended": _UNKNOWN_ENDING, "ended_because": because, "rule": rule, "ruled_out": None}
 
 
 def _fact(line: ProvingLine) -> dict[str, Any]:

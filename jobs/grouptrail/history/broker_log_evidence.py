@@ -87,11 +87,13 @@ class RebalanceProof:
 
 @dataclass(frozen=True, slots=True)
 class EndingProof:
-    """How a membership ended, and the lines that prove it, in order."""
+    """How a membership ended, and the lines that prove it, in order. `is_forgeable` as in `RebalanceProof`."""
 
     ended: str
     ended_because: str
+    evidence: Evidence
     lines: tuple[ProvingLine, ...]
+    is_forgeable: bool = False
 
 
 def prove_rebalance(
@@ -130,28 +132,39 @@ def prove_ending(
     removal = _removal_of(membership, events)
     if removal is None or _missed_rebalance(removal):
         return None
-    forged = _unless_forged([removal])
     if removal["event"] == "member_expired":
         because = f"the coordinator logged that it removed the member: {_expiry(removal)}"
-        return EndingProof("expired", because + forged, (_proving(removal),))
+        return _ending_proof("expired", because, Evidence.LOGGED_EXPIRY, removal)
+    if removal["reason"] == _POLL_TIMEOUT:
+        return _ending_proof("poll_timeout", _leave(removal), Evidence.LOGGED_POLL_TIMEOUT, removal)
+    return _ending_by_leave(membership, removal, poll_timeout)
+
+
+def _ending_by_leave(membership: Row, removal: Row, poll_timeout: timedelta | None) -> EndingProof | None:
     reason = removal["reason"]
-    if reason == _POLL_TIMEOUT:
-        return EndingProof("poll_timeout", _leave(removal) + forged, (_proving(removal),))
-    if reason not in _CLOSED:
-        is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
-        # A static member that closes rarely sends a LeaveGroup request, which has a reason.
-        is_another = reason is not None and membership["ended"] == "expired_or_removed"
-        if not is_polling or is_another or _is_administrator(reason):
-            return None
-    return EndingProof("left", _leave(removal) + forged, (_proving(removal),))
+    if reason in _CLOSED:
+        return _ending_proof("left", _leave(removal), Evidence.LOGGED_LEAVE, removal)
+    is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
+    # A static member that closes rarely sends a LeaveGroup request, which has a reason.
+    is_another = reason is not None and membership["ended"] == "expired_or_removed"
+    if not is_polling or is_another or _is_administrator(reason):
+        return None
+    # The heartbeat by which a KIP-848 member leaves has no reason, and is sent by the member alone.
+    rule = Evidence.LOGGED_LEAVE if reason is None else Evidence.LOGGED_LEAVE_UNEXPLAINED
+    return _ending_proof("left", _leave(removal), rule, removal)
 
 
-def logged_leave(membership: Row, events: Iterable[Row]) -> str | None:
-    """Return what the log says of a member that left, whoever wanted it: no session expired; None if it does not."""
+def _ending_proof(ended: str, because: str, evidence: Evidence, line: Row) -> EndingProof:
+    forged = _unless_forged([line])
+    return EndingProof(ended, because + forged, evidence, (_proving(line),), bool(forged))
+
+
+def logged_leave(membership: Row, events: Iterable[Row]) -> EndingProof | None:
+    """Return the proof that a member left, whoever wanted it: no session expired; None if the log has none."""
     removal = None if membership["left_at"] is None else _removal_of(membership, events)
     if removal is None or removal["event"] != "member_left":
         return None
-    return _leave(removal) + _unless_forged([removal])
+    return _ending_proof("left or poll_timeout", _leave(removal), Evidence.LOGGED_LEAVE_UNEXPLAINED, removal)
 
 
 def _removal_of(membership: Row, events: Iterable[Row]) -> Row | None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.history.arrow_rows import with_values
+from grouptrail.history.arrow_rows import with_rows
 from grouptrail.history.broker_log_conclusions import (
     CAUSE_COLUMNS,
     ENDING_COLUMNS,
@@ -259,13 +259,7 @@ def _with_log(
     differing = [one for one, row in enumerate(after) if any(row[name] != before[one][name] for name in changed)]
     if not differing:
         return rows
-    order = np.arange(len(rows))
-    order[numbers[differing]] = len(rows) + np.arange(len(differing))
-    for name in changed:
-        values = pa.array([after[one][name] for one in differing], rows[name].type)
-        column = pa.chunked_array([*rows[name].chunks, values], values.type).combine_chunks()
-        rows = with_values(rows, {name: column.take(pa.array(order))})
-    return rows
+    return with_rows(rows, numbers[differing], {name: [after[one][name] for one in differing] for name in changed})
 
 
 def differing_rows(before: pa.Table, after: pa.Table, columns: Sequence[str]) -> pa.Table:

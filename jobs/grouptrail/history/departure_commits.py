@@ -5,7 +5,7 @@ This module reads the commits into memory; `departures_with_spark` does the same
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
@@ -13,12 +13,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.history.arrow_rows import equals_before, lines, with_values
+from grouptrail.history.arrow_rows import equals_before, lines, with_rows, with_values
 from grouptrail.history.departures import (
     UNKNOWN,
     asks_others,
     cause_by_departures,
     end_by_commits,
+    ending_of,
+    is_by_commits,
     is_decided,
     is_open,
     window,
@@ -91,7 +93,7 @@ def judged(rebalances: pa.Table, found: Mapping[Place, Values]) -> pa.Table:
         if departed == listed or not departed:
             continue
         columns["departed"][row] = departed
-        facts = [_fact(one, partitions[row]) for one in departed if one["last_commit_at"] and not is_open(one)]
+        facts = [_fact(one, partitions[row]) for one in departed if is_by_commits(one)]
         columns["evidence"][row] = [*(columns["evidence"][row] or ()), *facts[:_MOST_FACTS]]
         cause = cause_by_departures(departed) if columns["cause"][row] == UNKNOWN else None
         if cause is not None:
@@ -113,18 +115,25 @@ def _fact(departure: Values, partition: int) -> Values:
 
 def ended_by_commits(memberships: pa.Table, rebalances: pa.Table) -> pa.Table:
     """Return rows of `memberships` that end as the departures in filled rows of `rebalances` say."""
-    endings = {key: (one["ended"], one["ended_because"]) for key, one in departed_members(rebalances)}
-    if not endings:
+    departed = dict(departed_members(rebalances))
+    if not departed:
         return memberships
-    said = [
-        endings.get((group, incarnation, generation, member), (ended, because))
-        if ended is not None
-        else (None, because)
-        for group, incarnation, generation, member, ended, because in lines(
-            memberships, (*MEMBERSHIP, "ended", "ended_because")
-        )
+    return with_departures(memberships, [departed.get(key) for key in lines(memberships, MEMBERSHIP)])
+
+
+def with_departures(memberships: pa.Table, departed: Sequence[Values | None]) -> pa.Table:
+    """Return rows of `memberships`, each with how it ended by its departure, where the commits of that show it."""
+    shown = {number: one for number, one in enumerate(departed) if one is not None and is_by_commits(one)}
+    if not shown:
+        return memberships
+    ended = [ending_of(one).columns for one in shown.values()]
+    before = lines(memberships.take(list(shown)), ("record_partition", "evidence"))
+    evidence = [
+        [*(facts or ()), _fact(one, partition)]
+        for one, (partition, facts) in zip(shown.values(), before, strict=True)
     ]
-    return with_values(memberships, dict(zip(("ended", "ended_because"), zip(*said, strict=True), strict=True)))
+    columns = {name: [one[name] for one in ended] for name in ended[0]}
+    return with_rows(memberships, list(shown), {**columns, "evidence": evidence})
 
 
 def departed_members(rebalances: pa.Table) -> Iterator[tuple[MembershipKey, Values]]:

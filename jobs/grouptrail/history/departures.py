@@ -108,6 +108,16 @@ def is_open(departure: Values) -> bool:
     return bool(departure["owned"]) and EndingEvidence[departure["rule"]] in _OPEN
 
 
+def ending_of(departure: Values) -> Ending:
+    """Return how the member of an element of `rebalances.departed` left."""
+    return Ending(EndingEvidence[departure["rule"]], departure["ended"], departure["ended_because"])
+
+
+def is_by_commits(departure: Values) -> bool:
+    """Return whether commits show how the member left, which the group's records leave open."""
+    return departure["last_commit_at"] is not None and not is_open(departure)
+
+
 def is_decided(departure: Values) -> bool:
     """Return whether the commits of a departure show how the member left."""
     return end_by_commits(departure) is not departure

@@ -17,6 +17,7 @@ from grouptrail.history.departure_commits import (
     OTHERS,
     commit_figures,
     judged,
+    with_departures,
 )
 from grouptrail.history.departures import LEAST_WINDOW, asks_others, is_decided, window
 from grouptrail.history.handovers import PARTITION
@@ -96,18 +97,16 @@ def fill_departures_with_spark(
 
 def end_by_commits_with_spark(memberships: DataFrame, rebalances: DataFrame) -> DataFrame:
     """Return rows of `memberships` that end as the departures in filled rows of `rebalances` say."""
-    from pyspark.sql import functions as F
+    departed = departed_members(rebalances).select(*MEMBERSHIP, "departure")
+    joined = memberships.join(departed.hint("merge"), list(MEMBERSHIP), "left")
+    return joined.select(*memberships.columns, "departure").mapInArrow(_end, memberships.schema)
 
-    said = departed_members(rebalances).select(
-        *MEMBERSHIP, F.col("departure.ended").alias("said"), F.col("departure.ended_because").alias("because")
-    )
-    joined = memberships.join(said.hint("merge"), list(MEMBERSHIP), "left")
-    is_said = F.col("ended").isNotNull() & F.col("said").isNotNull()
-    return (
-        joined.withColumn("ended_because", F.when(is_said, F.col("because")).otherwise(F.col("ended_because")))
-        .withColumn("ended", F.when(is_said, F.col("said")).otherwise(F.col("ended")))
-        .select(*memberships.columns)
-    )
+
+def _end(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        departed = rows["departure"].to_pylist()
+        yield from with_departures(rows.drop(["departure"]), departed).to_batches()
 
 
 def departed_members(rebalances: DataFrame) -> DataFrame:

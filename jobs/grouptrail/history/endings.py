@@ -8,6 +8,7 @@ from grouptrail.history.changes import Change
 from grouptrail.history.evidence import EndingEvidence, RemovalEvidence
 from grouptrail.history.group import AWAY_EPOCH, Group, Member
 from grouptrail.history.operations import Operation
+from grouptrail.history.rows import Values
 
 # A member that outlives its rebalance timeout got a new timer from another coordinator, and may then leave by itself.
 _LONGEST_TIMER_DELAY_MS = 1_000
@@ -25,6 +26,18 @@ class Ending(NamedTuple):
     evidence: EndingEvidence
     ended: str
     because: str
+
+    @property
+    def recorded(self) -> str:
+        """What the records show."""
+        return self.evidence.value.recorded or self.evidence.value.shows.value.recorded
+
+    @property
+    def columns(self) -> Values:
+        """The columns of `memberships` that say it."""
+        rules_out = self.evidence.value.shows.value.rules_out
+        proof = {"rule": self.evidence.name, "ruled_out": rules_out}
+        return {"ended": self.ended, "ended_because": self.because, **proof}
 
 
 def ending(member: Member, change: Change) -> Ending:

@@ -536,11 +536,15 @@ IN_ONE_EPOCH = {
 
 @dataclass(frozen=True, slots=True)
 class EndingConclusion:
-    """How a membership ended, the evidence it gives for a rebalance, and the reason with {placeholders}."""
+    """How a membership ended, the evidence it gives for a rebalance, and the reason with {placeholders}.
+
+    `recorded` describes the records if they are not those of `shows`.
+    """
 
     ended: str
     shows: Evidence
     because: str
+    recorded: str | None = None
 
 
 @unique
@@ -592,6 +596,26 @@ class EndingEvidence(Enum):
     )
     TOMBSTONES = EndingConclusion(
         "left_or_expired", Evidence.GONE, "a leave and an expired session write the same records"
+    )
+    REJOINED = EndingConclusion(
+        "rejoined", Evidence.MEMBERS_RENEWED, "the same client and host rejoined under a new member id"
+    )
+    REPLACED = EndingConclusion(
+        "replaced",
+        Evidence.STATIC_MEMBER_REPLACED,
+        "its instance id rejoined under a new member id",
+        "its instance id with another member id",
+    )
+    COMPACTED = EndingConclusion(
+        "unknown",
+        Evidence.GONE,
+        "compaction may have taken the records that show how it left, and when",
+    )
+    GROUP_REMOVED = EndingConclusion(
+        "unknown", Evidence.GONE, "{note}", "tombstones of the group, or a record of another one of its name"
+    )
+    GROUP_REMOVED_POLLED = EndingConclusion(
+        "group_ended", Evidence.GONE, "{note}", "the brokers no longer list the group"
     )
     # With the commits of its partitions (`departures`):
     AFTER_COMMIT = EndingConclusion(

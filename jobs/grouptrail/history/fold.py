@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from grouptrail.history.causes import is_beginning
 from grouptrail.history.changes import Change, change_of
-from grouptrail.history.endings import removal_note
-from grouptrail.history.evidence import RemovalEvidence
+from grouptrail.history.endings import concluded, removal_note
+from grouptrail.history.evidence import EndingEvidence, RemovalEvidence
 from grouptrail.history.gaps import (
     is_another_group,
     note_gap,
@@ -28,7 +28,7 @@ from grouptrail.history.membership_rows import (
     note_patterns,
     update_memberships,
 )
-from grouptrail.history.operations import COMMIT_TOMBSTONE, UNREADABLE, Operation, Record, operations
+from grouptrail.history.operations import COMMIT_TOMBSTONE, UNREADABLE, Operation, Record, operations, removal_of
 from grouptrail.history.ownership_rows import give_up, update_ownership
 from grouptrail.history.reading import apply_operation
 from grouptrail.history.rebalance_rows import (
@@ -259,14 +259,15 @@ class _Fold:
         return removal_note(state.group, operation, has_offsets=has_offsets, retention_ms=self._retention_ms)
 
     def _end_incarnation(self, operation: Operation, note: str) -> None:
-        state, at = self._state, operation[-1].at
+        state, at, is_polled = self._state, operation[-1].at, operation[-1].is_polled
+        evidence = EndingEvidence.GROUP_REMOVED_POLLED if is_polled else EndingEvidence.GROUP_REMOVED
+        removal = (removal_of(operation),)
         describe_generation(state)
         for member in state.group.members.values():
             for partition in sorted(member.owned or ()):
                 give_up(state, member, partition, at, generation=None, ended="group_ended")
             # Only an empty group is removed: records of how its members left are missing, or between two polls.
-            ended = "group_ended" if operation[-1].is_polled else "unknown"
-            end_membership(state, member, at, generation=None, ended=ended, because=note)
+            end_membership(state, member, removal, concluded(evidence, note=note), at=at, generation=None)
         end_generation(state, at)
         end_state(state, at if state.gap_from is None else state.gap_from)
         end_rebalances(state)

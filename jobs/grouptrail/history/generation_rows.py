@@ -28,6 +28,17 @@ def origin(state: FoldState, operation: Operation) -> Values:
     }
 
 
+def record_fact(state: FoldState, operation: Operation, shows: str) -> Values:
+    """Return an element of a column `evidence`: the record of an operation, and what it shows."""
+    return {
+        "source": "record",
+        "at": operation[-1].at,
+        "record_partition": state.record_partition,
+        "record_offset": operation[0].offset,
+        "shows": shows,
+    }
+
+
 def begin_generation(state: FoldState, change: Change, *, is_beginning: bool) -> None:
     """Begin the row of a change's generation; the one before must have been described."""
     end_generation(state, change.began_at)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from grouptrail.history.changes import Change
-from grouptrail.history.endings import ending
-from grouptrail.history.generation_rows import origin
+from grouptrail.history.endings import Ending, concluded, ending
+from grouptrail.history.evidence import EndingEvidence
+from grouptrail.history.generation_rows import origin, record_fact
 from grouptrail.history.group import Group, Member
+from grouptrail.history.operations import Operation
 from grouptrail.history.rows import MembershipRow
 from grouptrail.history.state import FoldState
 
@@ -19,15 +21,13 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
     if change.may_miss_records:
         _update_over_a_gap(state, change)
         return
+    rejoined, replaced = concluded(EndingEvidence.REJOINED), concluded(EndingEvidence.REPLACED)
     for member in change.left:
-        how = ending(member, change)
-        end_membership(state, member, left_at, generation=generation, ended=how.ended, because=how.because)
+        end_membership(state, member, change.operation, ending(member, change), at=left_at, generation=generation)
     for old, _ in change.rejoined:
-        because = "the same client and host rejoined under a new member id"
-        end_membership(state, old, left_at, generation=generation, ended="rejoined", because=because)
+        end_membership(state, old, change.operation, rejoined, at=left_at, generation=generation)
     for old, _ in change.replaced:
-        because = "its instance id rejoined under a new member id"
-        end_membership(state, old, change.at, generation=generation, ended="replaced", because=because)
+        end_membership(state, old, change.operation, replaced, at=change.at, generation=generation)
     for member in change.joined:
         _begin(state, change, member, _began(change, member, is_beginning=is_beginning))
     for _, new in change.rejoined:
@@ -39,9 +39,9 @@ def update_memberships(state: FoldState, change: Change, *, is_beginning: bool) 
 
 def _update_over_a_gap(state: FoldState, change: Change) -> None:
     """Do the same where records in between may be missing: nothing shows who followed whom, or when."""
+    unknown = concluded(EndingEvidence.COMPACTED)
     for member in (*change.left, *(old for old, _ in (*change.rejoined, *change.replaced))):
-        because = "compaction may have taken the records that show how it left, and when"
-        end_membership(state, member, change.boundary, generation=None, ended="unknown", because=because)
+        end_membership(state, member, change.operation, unknown, at=change.boundary, generation=None)
     for member in (*change.joined, *(new for _, new in (*change.rejoined, *change.replaced))):
         _begin(state, change, member, "there")
     _update_clients(state, change)
@@ -106,13 +106,14 @@ def _waits(group: Group, name: str) -> bool:
 
 
 def end_membership(
-    state: FoldState, member: Member, at: int, *, generation: int | None, ended: str, because: str
+    state: FoldState, member: Member, operation: Operation, how: Ending, *, at: int, generation: int | None
 ) -> None:
-    """End the row of a member, if it is open."""
+    """End the row of a member, if it is open, by an operation without it."""
     row = state.rows.memberships.pop(member.member_id, None)
     if row is not None:
+        evidence = [record_fact(state, operation, how.recorded)]
         left_at = max(at, row.joined_at)
-        state.rows.close(row, left_at=left_at, left_generation=generation, ended=ended, ended_because=because)
+        state.rows.close(row, left_at=left_at, left_generation=generation, evidence=evidence, **how.columns)
 
 
 def _began(change: Change, member: Member, *, is_beginning: bool) -> str:

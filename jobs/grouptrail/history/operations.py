@@ -53,6 +53,14 @@ class Record(NamedTuple):
 Operation = tuple[Record, ...]
 
 
+def removal_of(operation: Operation) -> Record:
+    """Return the record that removes the group; the first if none does.
+
+    The batches of a removal may become readable one by one: the record that removes the group is in the last.
+    """
+    return next((record for record in operation if record.removes_group), operation[0])
+
+
 def operations(
     records: Iterable[Record], complete_to: int, bumps_epoch: Callable[[Record], bool]
 ) -> Iterator[tuple[Operation, bool]]:

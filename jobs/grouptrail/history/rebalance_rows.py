@@ -16,10 +16,10 @@ from grouptrail.history.causes import (
 from grouptrail.history.changes import Change
 from grouptrail.history.departures import departures
 from grouptrail.history.evidence import COMPACTED_NOTE, Evidence
-from grouptrail.history.generation_rows import origin
+from grouptrail.history.generation_rows import origin, record_fact
 from grouptrail.history.group import Group, Member, Partition, owned_by_anyone, targeted
 from grouptrail.history.ownership_rows import count_kept
-from grouptrail.history.rows import RebalanceRow, Values
+from grouptrail.history.rows import RebalanceRow
 from grouptrail.history.state import FoldState, TargetBaseline
 
 STORM_MS = 60_000
@@ -63,21 +63,10 @@ def begin_rebalance(state: FoldState, change: Change) -> None:
         duration_ms=change.at - change.boundary if knows_sync else None,
         duration_of="sync phase" if knows_sync else None,
         departed=departures(state, change),
-        evidence=[_record(state, change, cause)],
+        evidence=[record_fact(state, change.operation, cause.evidence.value.recorded)],
     )
     state.rows.rebalance = row
     state.rows.mark(row)
-
-
-def _record(state: FoldState, change: Change, cause: Cause) -> Values:
-    """Return an element of `rebalances.evidence`: the record that shows a cause."""
-    return {
-        "source": "record",
-        "at": change.at,
-        "record_partition": state.record_partition,
-        "record_offset": change.operation[0].offset,
-        "shows": cause.evidence.value.recorded,
-    }
 
 
 def _ids(members: Iterable[Member]) -> set[str]:
@@ -138,7 +127,8 @@ def _refine(state: FoldState, cause: Cause, change: Change) -> None:
         if (row.cause_note or "").endswith(COMPACTED_NOTE):
             cause = with_doubt(cause, COMPACTED_NOTE)
         # States of earlier versions have no evidence.
-        evidence = [*vars(row).get("evidence", ()), _record(state, change, cause)]
+        shown = record_fact(state, change.operation, cause.evidence.value.recorded)
+        evidence = [*vars(row).get("evidence", ()), shown]
         vars(row).update(cause.columns, evidence=evidence)
         state.rows.mark(row)
 

@@ -104,8 +104,13 @@ class MembershipRow(Row):
     left_generation: int | None = None
     ended: str | None = None
     ended_because: str | None = None
+    rule: str | None = None
+    evidence: list[Values] | None = None
+    ruled_out: str | None = None
     ended_without_log: str | None = None
     because_without_log: str | None = None
+    rule_without_log: str | None = None
+    ruled_out_without_log: str | None = None
 
 
 @dataclass

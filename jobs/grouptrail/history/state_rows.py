@@ -5,7 +5,7 @@ from __future__ import annotations
 from grouptrail.history.changes import Change
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Group
-from grouptrail.history.operations import Operation
+from grouptrail.history.operations import Operation, removal_of
 from grouptrail.history.reading import kind_of
 from grouptrail.history.rows import GroupStateRow
 from grouptrail.history.state import FoldState
@@ -98,10 +98,8 @@ def end_state(state: FoldState, at: int) -> None:
 def add_dead(state: FoldState, operation: Operation, note: str) -> None:
     """Begin the state Dead of a group that an operation removes."""
     last = operation[-1]
-    # Its batches may become readable one by one: the record that removes the group is in the last.
-    removal = next((record for record in operation if record.removes_group), operation[0])
     row = GroupStateRow(
-        **origin(state, (removal,)),
+        **origin(state, (removal_of(operation),)),
         generation=None,
         group_kind=state.group.kind or kind_of(last.type),
         state="Dead",

@@ -128,18 +128,26 @@ def _time_columns(table: str) -> tuple[str, ...]:
     return tuple(column.name for column in _columns(table) if column.type == "timestamp")
 
 
-# The times in lists of `rebalances`.
-_MOMENTS = {"handed_over": ("given_up_at", "taken_at"), "departed": ("joined_at", "left_at"), "evidence": ("at",)}
+# The times in lists.
+_MOMENTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "rebalances": {
+        "handed_over": ("given_up_at", "taken_at"),
+        "departed": ("joined_at", "left_at"),
+        "evidence": ("at",),
+    },
+    "memberships": {"evidence": ("at",)},
+}
 
 
 def table_row(row: Row, bucket: int | None) -> Values:
     """Return a row with its `open_bucket`, and its times in the microseconds of Arrow's timestamps instead of ms."""
     values = row.values()
     times = {name: None if values[name] is None else values[name] * 1000 for name in _time_columns(row.table)}
-    for name, moments in _MOMENTS.items() if row.table == "rebalances" else ():
-        # States of earlier versions have only the first of the lists.
-        times[name] = [
+    for name, moments in _MOMENTS.get(row.table, {}).items():
+        # States of earlier versions lack some of them.
+        listed = values.get(name)
+        times[name] = listed and [
             {**one, **{moment: one[moment] * 1000 for moment in moments if one.get(moment) is not None}}
-            for one in values.get(name) or ()
+            for one in listed
         ]
     return {**values, **times, "open_bucket": bucket if row.is_open else None}

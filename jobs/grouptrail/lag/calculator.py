@@ -469,7 +469,7 @@ class LagCalculator:
         columns["silent_seconds"] = _seconds(silent)
         columns |= zip(_WAITS, map(_seconds, waits), strict=True)
         columns["read_before_end"] = self._read_before_end(entries, context)
-        columns["status"] = verdict.status
+        columns |= {"status": verdict.status, "rule": verdict.rule, "ruled_out": verdict.ruled_out}
         if "status_reason" in names:
             columns["status_reason"] = verdict.reason
         columns["group_state"] = context.groups.states.take(pa.array(entries.groups))

@@ -1,20 +1,6 @@
 """The status of a position by Burrow's rules over a time window, and the figures that led to it.
 
-The first rule that holds decides (docs/lag.md):
-
-    UNKNOWN       there is no lag to judge, or an open transaction holds back commits: `problem` says why
-    UNSUBSCRIBED  the group's members do not subscribe to the topic
-    OK            no more than `allowed_lag` records are left to read
-    EMPTY         the partition's last owner left on purpose, or its group pauses as it used to after reading all, and
-                  has not been away for too long
-    STOP          no commit for `stop_seconds`, and a record that has waited for as long
-    REWIND        the committed offset went back within the window, and is still lower than it was
-    OK            no commit for `stop_seconds`, but no longer than usual for this position
-    OK            the group had caught up at some time within the window
-    STALL         the group keeps committing, but the same offset for `stop_seconds`
-    OK            at some time within the window, the group had read what was there two samples before
-    WARN          lag did not fall once in the window, which spans at least `stop_seconds`
-    OK            otherwise
+The first rule that holds decides (`VerdictRule`, docs/lag.md).
 
 Where a position is usually silent for longer than `stop_seconds`, STOP and STALL wait for twice its usual silence, at
 most `stop_seconds_limit`.
@@ -24,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, unique
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +27,72 @@ _CAUGHT_UP, _NOTHING_LEFT = "lag is not above", "nothing is left to read"
 _KEPT_UP = "had read all that was there two samples before"
 CAUGHT_UP = (_CAUGHT_UP, _NOTHING_LEFT)
 """How the reasons of the rule on `allowed_lag` begin."""
+
+
+class _RuleText(NamedTuple):
+    """The status that a rule gives, when it holds, and what is known where it does not."""
+
+    status: str
+    holds: str
+    otherwise: str | None = None
+
+
+@unique
+class VerdictRule(Enum):
+    """The rules in their order; the name of the one that gave a verdict is in `consumer_lag.rule`."""
+
+    NOT_SUBSCRIBED = _RuleText(
+        "UNSUBSCRIBED",
+        "the group's members do not subscribe to the topic",
+        "a member subscribes to the topic, or it is not known what they subscribe to",
+    )
+    NO_LAG = _RuleText("UNKNOWN", "there is no lag to judge: `problem` says why")
+    COMMITS_HELD_BACK = _RuleText("UNKNOWN", "an open transaction holds back commits: `problem` says so")
+    CAUGHT_UP = _RuleText("OK", "no more than `allowed_lag` records are left to read")
+    ONLY_DELETED_LEFT = _RuleText("OK", "all that was left to read has been deleted")
+    NO_RECORDS_LEFT = _RuleText("OK", "the offsets that are left hold no committed record")
+    LEFT_ON_PURPOSE = _RuleText(
+        "EMPTY",
+        "the partition's last owner left on purpose, and has not been away for too long",
+        "the group has members, or nothing shows that the partition's last owner left on purpose, or it has been "
+        "away for too long",
+    )
+    PAUSES_AS_USUAL = _RuleText(
+        "EMPTY",
+        "the group pauses as it used to, after it had read all",
+        "the group has members, or does not pause so by habit, or had not read all",
+    )
+    STAYED_AWAY = _RuleText(
+        "STOP", "the last owner has been away for too long, and a record waits for `stop_seconds`"
+    )
+    NO_COMMIT = _RuleText(
+        "STOP",
+        "no commit for `stop_seconds`, and a record that has waited for as long",
+        "it has committed within the time that it may be silent, or no record has waited for as long",
+    )
+    WENT_BACK = _RuleText(
+        "REWIND",
+        "the committed offset went back within the window, and is still lower than it was",
+        "the committed offset did not go back within the window, or has caught up with where it was",
+    )
+    SILENT_AS_USUAL = _RuleText("OK", "no commit for `stop_seconds`, but no longer than usual for this position")
+    HAD_CAUGHT_UP = _RuleText("OK", "the group had caught up at some time within the window")
+    SAME_OFFSET = _RuleText(
+        "STALL",
+        "the group keeps committing, but the same offset for `stop_seconds`",
+        "it has committed other offsets meanwhile",
+    )
+    KEPT_UP = _RuleText("OK", "within the window, the group had read what was there two samples before")
+    LAG_DID_NOT_FALL = _RuleText("WARN", "lag did not fall once in the window, which spans at least `stop_seconds`")
+    LAG_FELL = _RuleText("OK", "lag fell in the window")
+    WINDOW_TOO_SHORT = _RuleText("OK", "the window is too short to judge")
+
+    @cached_property
+    def ruled_out(self) -> str | None:
+        """What the rules before it found not to be so."""
+        before = takewhile(lambda rule: rule is not self, VerdictRule)
+        found = [f"{rule.value.status}: {rule.value.otherwise}" for rule in before if rule.value.otherwise]
+        return "; ".join(found) or None
 
 
 class Thresholds(NamedTuple):
@@ -124,25 +178,29 @@ _Reason = str | Callable[[], pa.Array]
 
 
 class _Rule(NamedTuple):
-    """A status, where its rule holds, and the reason: a text, or a function that returns those of some entries."""
+    """A rule, where it holds, and the reason: a text, or a function that returns those of some entries."""
 
-    status: str
+    rule: VerdictRule
     holds: Bools | np.bool_
     reason: str | Callable[[Ints], pa.Array]
 
 
 class Verdict:
-    """The status of each entry as a dictionary code, and on demand the rule that gave it with its figures."""
+    """The status of each entry and the rule that gave it, as dictionary codes, and on demand the reason."""
 
     def __init__(self, count: int) -> None:
         self._count = count
         self._statuses = Texts(count)
+        self._rules = Texts(count)
+        self._ruled_out = Texts(count)
         self._reasons: list[tuple[Ints, _Reason]] = []
 
-    def set(self, entries: Ints, reason: _Reason, status: str | None = None) -> None:
-        """Set the reason of some entries, and their status."""
-        if status is not None:
-            self._statuses.set(entries, status)
+    def set(self, entries: Ints, rule: VerdictRule, reason: _Reason) -> None:
+        """Set the rule that gives the status of some entries, and the reason."""
+        self._statuses.set(entries, rule.value.status)
+        self._rules.set(entries, rule.name)
+        if rule.ruled_out is not None:
+            self._ruled_out.set(entries, rule.ruled_out)
         if len(entries):
             self._reasons.append((entries, reason))
 
@@ -150,6 +208,16 @@ class Verdict:
     def status(self) -> pa.Array:
         """The statuses."""
         return self._statuses.codes()
+
+    @property
+    def rule(self) -> pa.Array:
+        """The names of the rules."""
+        return self._rules.codes()
+
+    @property
+    def ruled_out(self) -> pa.Array:
+        """What the rules before them found not to be so."""
+        return self._ruled_out.codes()
 
     @cached_property
     def reason(self) -> pa.Array:
@@ -163,14 +231,15 @@ class Verdict:
 def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdict:
     """Return the status of each position at the window's newest sample."""
     verdict = Verdict(len(now.lag))
-    verdict.set(np.arange(len(now.lag)), f"{_CAUGHT_UP} {thresholds.allowed_lag}", "OK")
+    verdict.set(np.arange(len(now.lag)), VerdictRule.CAUGHT_UP, f"{_CAUGHT_UP} {thresholds.allowed_lag}")
     lost = np.flatnonzero((now.lag == 0) & (now.lost > 0))
     deleted = " records were deleted before they were consumed"
-    verdict.set(lost, lambda: sentences(f"{_NOTHING_LEFT}: ", now.lost[lost], deleted))
+    verdict.set(lost, VerdictRule.ONLY_DELETED_LEFT, lambda: sentences(f"{_NOTHING_LEFT}: ", now.lost[lost], deleted))
     if (counts := now.without_records) is not None:
         without = np.flatnonzero(counts)
         held = " offsets from the committed one on hold no committed record"
-        verdict.set(without, lambda: sentences(f"{_NOTHING_LEFT}: the ", counts[without], held))
+        left = partial(sentences, f"{_NOTHING_LEFT}: the ", counts[without], held)
+        verdict.set(without, VerdictRule.NO_RECORDS_LEFT, left)
     undecided = np.flatnonzero((now.lag > thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed)
     for rules in (_rules_without_window, partial(_rules_of_window, window)):
         is_open = np.full(len(undecided), True)
@@ -178,7 +247,7 @@ def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdic
             chosen = np.flatnonzero(is_open & rule.holds)
             is_open[chosen] = False
             reason = rule.reason if isinstance(rule.reason, str) else partial(rule.reason, chosen)
-            verdict.set(undecided[chosen], reason, rule.status)
+            verdict.set(undecided[chosen], rule.rule, reason)
         undecided = undecided[is_open]
     return verdict
 
@@ -207,13 +276,13 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
         return sentences("no commit for ", quiet[at], " s, ", *unread(at))
 
     return [
-        _Rule("UNSUBSCRIBED", now.is_unsubscribed, "no member of the group subscribes to the topic"),
-        _Rule("UNKNOWN", now.lag == UNKNOWN, "there is no lag to judge"),
-        _Rule("UNKNOWN", valid(held_back), lambda at: held_back.take(pa.array(at))),
-        _Rule("EMPTY", now.is_empty & ~is_pausing, partial(emptied, left)),
-        _Rule("EMPTY", now.is_empty, partial(emptied, paused)),
-        _Rule("STOP", has_stopped & ~np.isnan(overdue), stayed_away),
-        _Rule("STOP", has_stopped, stopped),
+        _Rule(VerdictRule.NOT_SUBSCRIBED, now.is_unsubscribed, "no member of the group subscribes to the topic"),
+        _Rule(VerdictRule.NO_LAG, now.lag == UNKNOWN, "there is no lag to judge"),
+        _Rule(VerdictRule.COMMITS_HELD_BACK, valid(held_back), lambda at: held_back.take(pa.array(at))),
+        _Rule(VerdictRule.LEFT_ON_PURPOSE, now.is_empty & ~is_pausing, partial(emptied, left)),
+        _Rule(VerdictRule.PAUSES_AS_USUAL, now.is_empty, partial(emptied, paused)),
+        _Rule(VerdictRule.STAYED_AWAY, has_stopped & ~np.isnan(overdue), stayed_away),
+        _Rule(VerdictRule.NO_COMMIT, has_stopped, stopped),
     ]
 
 
@@ -240,12 +309,14 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
         return sentences("lag did not fall in ", span[at], " s: ", *lags)
 
     return [
-        _Rule("REWIND", figures.rewound_from != UNKNOWN, rewound),
-        _Rule("OK", now.silent_seconds >= stop, waited),
-        _Rule("OK", figures.caught_up, f"had caught up within {thresholds.window_seconds:.0f} s"),
-        _Rule("STALL", (same >= patience) & (quiet < same) & figures.is_repeated, stalled),
-        _Rule("OK", figures.kept_up, f"kept up within {thresholds.window_seconds:.0f} s: {_KEPT_UP}"),
-        _Rule("WARN", (span >= stop) & ~figures.fell, warned),
-        _Rule("OK", figures.fell, "lag fell in the window"),
-        _Rule("OK", np.True_, "the window is too short to judge"),
+        _Rule(VerdictRule.WENT_BACK, figures.rewound_from != UNKNOWN, rewound),
+        _Rule(VerdictRule.SILENT_AS_USUAL, now.silent_seconds >= stop, waited),
+        _Rule(
+            VerdictRule.HAD_CAUGHT_UP, figures.caught_up, f"had caught up within {thresholds.window_seconds:.0f} s"
+        ),
+        _Rule(VerdictRule.SAME_OFFSET, (same >= patience) & (quiet < same) & figures.is_repeated, stalled),
+        _Rule(VerdictRule.KEPT_UP, figures.kept_up, f"kept up within {thresholds.window_seconds:.0f} s: {_KEPT_UP}"),
+        _Rule(VerdictRule.LAG_DID_NOT_FALL, (span >= stop) & ~figures.fell, warned),
+        _Rule(VerdictRule.LAG_FELL, figures.fell, "lag fell in the window"),
+        _Rule(VerdictRule.WINDOW_TOO_SHORT, np.True_, "the window is too short to judge"),
     ]

@@ -83,7 +83,7 @@ ORDER BY record_offset, started_at
 _LIVES = f"""
 SELECT
   member_id, instance_id, client_id, client_host, CAST(joined_at AS BIGINT) AS joined_at, joined_generation, began,
-  CAST(left_at AS BIGINT) AS left_at, left_generation, ended, ended_because
+  CAST(left_at AS BIGINT) AS left_at, left_generation, ended, ended_because, rule, ruled_out, evidence
 FROM memberships
 WHERE {_OF_GROUP} AND joined_at <= :until AND (left_at IS NULL OR left_at >= :since)
 ORDER BY joined_at, record_offset, member_id
@@ -118,7 +118,7 @@ _SAMPLES = f"""
   SELECT
     CAST(sampled_at AS BIGINT) / :step AS slot, topic, partition, lag, lag_seconds, lag_seconds_method,
     lag_seconds_error, status,
-    status_reason, sampled_at
+    status_reason, ruled_out, sampled_at
   FROM consumer_lag
   WHERE {_OF_GROUP} AND sampled_at >= :since AND sampled_at <= :until
 """
@@ -152,7 +152,8 @@ ORDER BY slot
 _VERDICTS = f"""
 SELECT
   topic, partition, slot, first_value(status ORDER BY sampled_at DESC) AS status,
-  first_value(status_reason ORDER BY sampled_at DESC) AS reason
+  first_value(status_reason ORDER BY sampled_at DESC) AS reason,
+  first_value(ruled_out ORDER BY sampled_at DESC) AS ruled_out
 FROM ({_SAMPLES})
 WHERE status IN ('WARN', 'STALL', 'STOP', 'REWIND', 'UNKNOWN')
 GROUP BY topic, partition, slot

@@ -30,9 +30,9 @@ function decoded(lane) {
 
 function verdictsOf(lane) {
   const verdicts = [];
-  for (let index = 0; index < lane.verdicts.length; index += 4) {
-    const [from, until, status, reason] = lane.verdicts.slice(index, index + 4);
-    verdicts.push({ from, until, status: DATA.words[status], reason: DATA.words[reason] });
+  for (let index = 0; index < lane.verdicts.length; index += 5) {
+    const [from, until, status, reason, others] = lane.verdicts.slice(index, index + 5);
+    verdicts.push({ from, until, status: DATA.words[status], reason: DATA.words[reason], ruledOut: DATA.words[others] });
   }
   return verdicts;
 }
@@ -333,10 +333,11 @@ function memberLines(number) {
 function spanLines({ lane, span: it, at }) {
   const verdict = lane.verdicts.findLast((one) => one.from <= at && at < one.until);
   const judged = verdict && `${verdict.status}: ${verdict.reason}`;
+  const ruledOut = verdict?.ruledOut && `ruled out: ${verdict.ruledOut}`;
   if (!it) {
     const run = lane.commits.findLast((one) => one.from <= at && at < one.until);
     const committed = run && `${plural(run.commits, "commit")} without a member, ${span(run.from, run.until)}`;
-    return [`${lane.name}: no owner`, `${time(Math.round(at))} UTC`, committed, judged];
+    return [`${lane.name}: no owner`, `${time(Math.round(at))} UTC`, committed, judged, ruledOut];
   }
   const why = nearest(rebalancesTo.get(it.generation) ?? [], it.from);
   const word = DATA.kind === "classic" ? "generation" : "epoch";
@@ -348,6 +349,7 @@ function spanLines({ lane, span: it, at }) {
     why && `because: ${why.cause} (${why.certainty})${why.cause_note ? `: ${why.cause_note}` : ""}`,
     it.ended && `ended: ${it.ended.replaceAll("_", " ")}`,
     judged,
+    ruledOut,
   ];
 }
 
@@ -362,5 +364,7 @@ function membershipLines(life) {
     span(life.joined_at, life.left_at),
     life.began === "there" ? "was there when history begins" : `${life.began} in generation ${life.joined_generation}`,
     life.ended && `${life.ended.replaceAll("_", " ")}${life.ended_because ? `: ${life.ended_because}` : ""}`,
+    ...(life.evidence ?? []),
+    life.ruled_out && `ruled out: ${life.ruled_out}`,
   ];
 }

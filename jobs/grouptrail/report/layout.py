@@ -219,8 +219,8 @@ def _people(group: GroupRows, members: dict[str, Member], start: int) -> list[li
     people: dict[str, list[Row]] = {}
     for row in group.lives:
         member = members[row["member_id"]]
-        life = shown(row, start, "joined_at", "left_at")
-        for name in ("member_id", "instance_id", "client_id", "client_host"):
+        life = shown({**row, "evidence": _facts(row)}, start, "joined_at", "left_at")
+        for name in ("member_id", "instance_id", "client_id", "client_host", "rule"):
             del life[name]
         people.setdefault(member.seat, []).append({"member": member.number, **life})
     return list(people.values())
@@ -273,17 +273,19 @@ def _spans(rows: list[Row], members: dict[str, Member], words: _Words, start: in
 
 
 def _verdicts(rows: list[Row], words: _Words, step: int, start: int) -> list[int]:
-    """Return a partition's verdicts, flat, four numbers each: from and until when, status and reason (of `words`).
+    """Return a partition's verdicts, flat, five numbers each: from and until when, and words.
 
-    The same status in adjacent slots is one verdict, with the last reason."""
-    verdicts: list[tuple[int, int, str, str]] = []
+    These are status, reason and what is ruled out, or -1. The same status in adjacent slots is one verdict, with the
+    last reason."""
+    verdicts: list[tuple[int, int, str, str, str | None]] = []
     for row in rows:
         since, until = row["slot"] * step // 1000 - start, (row["slot"] + 1) * step // 1000 - start
         if verdicts and verdicts[-1][1:3] == (since, row["status"]):
             since = verdicts.pop()[0]
-        verdicts.append((since, until, row["status"], row["reason"]))
+        verdicts.append((since, until, row["status"], row["reason"], row["ruled_out"]))
     numbered = [
-        (since, until, words.number(status), words.number(reason)) for since, until, status, reason in verdicts
+        (*times, words.number(status), words.number(reason), -1 if others is None else words.number(others))
+        for *times, status, reason, others in verdicts
     ]
     return [number for verdict in numbered for number in verdict]
 
@@ -303,15 +305,17 @@ def _commits(rows: list[Row], step: int, start: int) -> list[int]:
 
 
 def _rebalance(row: Row, members: dict[str, Member], start: int) -> Row:
-    """Return a rebalance; of its evidence what records of the group do not show, which the note has."""
-    others = [
-        visible(f"{fact['source']}: {fact['shows']}") for fact in row["evidence"] or () if fact["source"] != "record"
-    ]
-    timed = shown({**row, "evidence": others[:_MOST_FACTS]}, start, "at_us", "ended_at")
+    timed = shown({**row, "evidence": _facts(row)}, start, "at_us", "ended_at")
     timed["at"] = timed.pop("at_us")
     for name in ("members_joined", "members_left", "subscriptions_changed"):
         timed[name] = [members[member].number for member in row[name] or () if member in members]
     return {**timed, "sort": sort_of(row["cause"])}
+
+
+def _facts(row: Row) -> list[str]:
+    """Return the evidence of a row without what the group's records show, which its note has."""
+    others = (fact for fact in row["evidence"] or () if fact["source"] != "record")
+    return [visible(f"{fact['source']}: {fact['shows']}") for fact in others][:_MOST_FACTS]
 
 
 def _storm(row: Row, start: int) -> Row:

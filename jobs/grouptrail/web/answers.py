@@ -247,13 +247,27 @@ class GroupState(Answer):
 
 
 class Fact(Answer):
-    """What a cause rests on: a record or a commit, and where it is in __consumer_offsets."""
+    """What a cause, an end or a verdict rests on."""
 
-    source: str = Field(description="record, commit or broker log.")
-    at: datetime = Field(description="When it was written.")
-    record_partition: int | None = Field(description="Its partition of __consumer_offsets.")
-    record_offset: int | None = Field(description="Its offset there.")
+    source: str = Field(description="record, commit, sample or broker log.")
+    at: datetime = Field(description="When it was written, or sampled.")
+    record_partition: int | None = Field(description="Its partition of __consumer_offsets. Null: not in a record.")
+    record_offset: int | None = Field(description="Its offset there. Null: not in a record, or not looked up.")
     shows: str = Field(description="What it shows.")
+
+
+class Ending(Answer):
+    """How a member that a rebalance shows to be gone had left."""
+
+    member_id: str = _column("memberships", "member_id")
+    instance_id: str | None = _column("memberships", "instance_id")
+    client_id: str | None = _column("memberships", "client_id")
+    client_host: str | None = _column("memberships", "client_host")
+    ended: str = _column("memberships", "ended")
+    ended_because: str | None = _column("memberships", "ended_because")
+    rule: str | None = _column("memberships", "rule")
+    ruled_out: str | None = _column("memberships", "ruled_out")
+    evidence: list[Fact] | None = _column("memberships", "evidence")
 
 
 class Rebalance(Answer):
@@ -271,6 +285,7 @@ class Rebalance(Answer):
     evidence: list[Fact] | None = _column("rebalances", "evidence")
     members_joined: list[str] | None = _column("rebalances", "members_joined")
     members_left: list[str] | None = _column("rebalances", "members_left")
+    endings: list[Ending] = Field(description="How these had left, as far as their memberships are known.")
     partitions_moved: int | None = _column("rebalances", "partitions_moved")
     partitions_kept: int | None = _column("rebalances", "partitions_kept")
     skipped: int | None = _column("rebalances", "skipped")
@@ -292,7 +307,12 @@ class GroupPartition(Answer):
 
     topic: str = _column("consumer_lag", "topic")
     partition: int = _column("consumer_lag", "partition")
+    sampled_at: datetime | None = _column("consumer_lag", "sampled_at")
     status: str | None = _column("consumer_lag", "status")
+    status_reason: str | None = _column("consumer_lag", "status_reason")
+    rule: str | None = _column("consumer_lag", "rule")
+    ruled_out: str | None = _column("consumer_lag", "ruled_out")
+    evidence: list[Fact] = Field(description="What the verdict rests on: the commit and the sample.")
     committed_offset: int | None = _column("consumer_lag", "committed_offset")
     commit_at: datetime | None = _column("consumer_lag", "commit_at")
     log_start_offset: int | None = _column("consumer_lag", "log_start_offset")

@@ -13,6 +13,8 @@ from typing import Any
 from grouptrail import contracts
 from grouptrail.query import freshness, show_group
 from grouptrail.query.errors import BeforeHistoryError, QueryError, UnknownGroupError
+from grouptrail.query.show_verdict import facts_of
+from grouptrail.query.show_why import endings_of
 from grouptrail.query.views import expand, filled, utc_now, window_from
 from grouptrail.report import group_rows
 from grouptrail.report.group_rows import SECOND_US, GroupRows, moment, read_group
@@ -21,6 +23,7 @@ from grouptrail.storage.damage import damage_of
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.web.answers import (
+    Ending,
     Group,
     GroupPartition,
     GroupQuery,
@@ -45,8 +48,9 @@ _STATUSES = contracts.statuses()
 
 _OF_GROUP = "cluster = :cluster AND group_id = :group"
 _SAMPLES_AT = f"""
-SELECT topic, partition, status, committed_offset, commit_at, log_start_offset, log_end_offset, lag, lag_seconds,
-  time_to_loss_seconds, time_to_loss_most_seconds, time_to_loss_reason, lost_records
+SELECT topic, partition, sampled_at, status, status_reason, rule, ruled_out, committed_offset, commit_at,
+  log_start_offset, log_end_offset, lag, lag_seconds, time_to_loss_seconds, time_to_loss_most_seconds,
+  time_to_loss_reason, lost_records
 FROM (
   SELECT *, row_number() OVER (PARTITION BY topic, partition ORDER BY sampled_at DESC) AS place
   FROM consumer_lag
@@ -214,14 +218,19 @@ def _bounds(
 
 
 def _rebalances(timeline: GroupRows | None) -> list[Rebalance]:
-    rows = [] if timeline is None else timeline.rebalances[-MOST_REBALANCES:][::-1]
-    names = [name for name in Rebalance.model_fields if name not in ("at", "ended_at")]
+    if timeline is None:
+        return []
+    lives: dict[str, list[Row]] = {}
+    for life in timeline.lives:
+        lives.setdefault(life["member_id"], []).append(life)
+    names = [name for name in Rebalance.model_fields if name not in ("at", "ended_at", "endings")]
     return [
         Rebalance.model_validate(
             {name: row[name] for name in names}
             | {"at": moment(row["at_us"]), "ended_at": None if row["ended_at"] is None else moment(row["ended_at"])}
+            | {"endings": [{name: one[name] for name in Ending.model_fields} for one in endings_of(row, lives)]}
         )
-        for row in rows
+        for row in timeline.rebalances[-MOST_REBALANCES:][::-1]
     ]
 
 
@@ -250,6 +259,7 @@ class _Reader:
             GroupPartition.model_validate(
                 {name: samples.get(key, {}).get(name) for name in GroupPartition.model_fields}
                 | {"topic": key[0], "partition": key[1], "points": points[key]}
+                | {"evidence": list(facts_of(samples[key])) if key in samples else []}
             )
             for key in keys[:MOST_PARTITIONS]
         ]
