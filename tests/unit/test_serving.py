@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config
+from grouptrail.query.clusters import is_without_tables
 from grouptrail.runtime.serving import stored_clusters
+from grouptrail.runtime.warehouses import warehouse_of
 from support.exporter_tables import configured, lay_everything
 from support.small_tables import lay
 from support.web_client import Site
@@ -28,6 +30,18 @@ def test_serve_without_a_configured_cluster_takes_the_only_one_and_says_so(prod:
     lines: list[str] = []
     [config] = stored_clusters([prod], lines.append)
     assert (config.cluster, lines) == ("prod", ["cluster prod, the only one in the warehouse"])
+
+
+def test_serve_without_a_configured_cluster_takes_all_of_several(prod: Config) -> None:
+    lay(prod, "ingest_progress", {"cluster": "test"})
+    lines: list[str] = []
+    assert [config.cluster for config in stored_clusters([prod], lines.append)] == ["prod", "test"]
+    assert lines == ["clusters prod, test, all that the warehouse has"]
+
+
+def test_warehouse_without_tables_is_known_from_one_with_some(prod: Config, tmp_path: Path) -> None:
+    assert not is_without_tables(warehouse_of(prod))
+    assert is_without_tables(warehouse_of(configured(tmp_path / "none")))
 
 
 def test_serve_with_a_cluster_that_is_not_there_says_which_are_and_serves_it(prod: Config) -> None:

@@ -76,6 +76,7 @@ def test_names_of_fields_are_those_of_columns() -> None:
         "rebalances_last_hour",
         "trend",
         "points",
+        "endings",
     }
     assert fields - derived <= COLUMNS
 

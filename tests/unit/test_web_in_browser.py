@@ -31,6 +31,8 @@ _VALUE, _NAME = HOSTILE.replace("'", "''"), HOSTILE.replace('"', '""')
 HOSTILE_ROWS = f"""SELECT '{_VALUE}' AS "{_NAME}", 7 AS "n{_NAME}", '{_VALUE}' AS plain"""
 PAGES = {
     "groups": "/",
+    "topics": "/topics",
+    "rebalances": "/rebalances",
     "group": "/groups/billing",
     "topic": "/topics/orders",
     "brokers": "/brokers/3",

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions
+from grouptrail.cli.options import ConfigOptions, Listen
 from grouptrail.console.progress import Log, print_log
 
 # How `serve` reports its address.
 _SERVING = re.compile(r"serving (https?://[^\s/]+/)")
-
-Listen = Annotated[
-    str | None,
-    typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
-]
 
 
 def serve(
@@ -48,8 +42,7 @@ def open_(options: ConfigOptions, listen: Listen = None) -> None:
 
 
 def _serve(options: ConfigOptions, settings: Mapping[str, str | None], log: Log) -> None:
-    named = [f"{name}={value}" for name, value in settings.items() if value is not None]
-    configs = replace(options, set=[*(options.set or ()), *named]).load_all()
+    configs = options.with_settings(settings).load_all()
     from grouptrail.runtime.serving import serve as serve_until_stopped
 
     serve_until_stopped(configs, log)

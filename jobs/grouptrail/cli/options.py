@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -49,6 +49,10 @@ RowsFormat = Annotated[
     Literal["table", "json", "csv", "markdown"],
     typer.Option(help="A table, JSON lines, CSV, or a table in Markdown."),
 ]
+Listen = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
+]
 OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
 TIMES = "For example 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
 """Help text of every option that takes a time."""
@@ -91,6 +95,11 @@ class ConfigOptions:
             help="Any other setting: kafka.security.protocol=SSL. May be repeated.",
         ),
     ] = None
+
+    def with_settings(self, settings: Mapping[str, str | None]) -> ConfigOptions:
+        """Return these options with some more settings, as with `--set`; None sets nothing."""
+        named = [f"{name}={value}" for name, value in settings.items() if value is not None]
+        return replace(self, set=[*(self.set or ()), *named])
 
     def load(self) -> Config:
         """Load the configuration of one cluster from file, environment and these options."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grouptrail.cli.command import EXIT_ERROR
-from grouptrail.cli.options import ConfigOptions, RowsFormat, parse_names
+from grouptrail.cli.options import ConfigOptions, Listen, RowsFormat, parse_names
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.console.text import harmless, harmless_json
 
@@ -19,6 +19,7 @@ def run(
         list[str] | None, typer.Option(metavar="NAME", help="Run only this job. May be repeated. [default: all]")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Process what is available now, then exit.")] = False,
+    listen: Listen = None,
 ) -> None:
     """Run the pipeline: read __consumer_offsets and write the Delta tables."""
     from grouptrail.memory import keep_memory_within_batches
@@ -27,7 +28,7 @@ def run(
     with interrupted_silently():
         from grouptrail.runtime import pipeline
 
-        configs = options.load_all()
+        configs = options.with_settings({"exporter.listen": listen}).load_all()
     pipeline.run(configs, jobs=_parse_jobs(job), once=once)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 from arro3.core import DataType
@@ -19,7 +19,12 @@ _BOUNDS = ("min.cluster", "max.cluster")
 
 
 class UnknownClusterError(QueryError):
-    """The warehouse has rows of other clusters only."""
+    """The warehouse has rows of other clusters only: `clusters`."""
+
+    def __init__(self, wanted: str, clusters: Iterable[str]) -> None:
+        self.clusters = sorted(clusters)
+        names = ", ".join(f'"{name}"' for name in self.clusters)
+        super().__init__(f'the warehouse has no cluster "{wanted}": it has {names}; set --cluster')
 
 
 def stored_cluster(warehouse: Warehouse, *, is_named: bool) -> str:
@@ -36,8 +41,12 @@ def stored_cluster(warehouse: Warehouse, *, is_named: bool) -> str:
         return warehouse.cluster
     if len(stored) == 1 and not is_named:
         return stored.pop()
-    names = ", ".join(f'"{name}"' for name in sorted(stored))
-    raise UnknownClusterError(f'the warehouse has no cluster "{warehouse.cluster}": it has {names}; set --cluster')
+    raise UnknownClusterError(warehouse.cluster, stored)
+
+
+def is_without_tables(warehouse: Warehouse) -> bool:
+    """Return whether the warehouse has none of the tables yet; False also for a store that only Spark reads."""
+    return warehouse.is_readable_without_spark and not any(True for _ in _clusters(warehouse))
 
 
 def has_rows(warehouse: Warehouse) -> bool:

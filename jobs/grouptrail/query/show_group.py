@@ -346,7 +346,8 @@ def _assignment(group: Row) -> str:
         return "assignment: unknown, not every member's can be read"
     own = {True: "the assignor's own", False: "not the assignor's own", None: "not compared with the assignor's own"}
     note = f" ({group['assignment_note']})" if group["assignment_note"] else ""
-    size = f"{group['partition_count']} partitions, skew {group['skew']}"
+    skew = "" if group["skew"] is None else f", skew {group['skew']}"
+    size = f"{group['partition_count']} partitions{skew}"
     return f"assignment: {size}, {own[group['is_assignors_own']]}{note}"
 
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from grouptrail.console import signals
 from grouptrail.console.progress import Log, print_now
+from grouptrail.console.text import harmless
 from grouptrail.locations import shown
-from grouptrail.query.clusters import UnknownClusterError
+from grouptrail.query.clusters import UnknownClusterError, is_without_tables
 from grouptrail.runtime.warehouses import stored, warehouse_of
 from grouptrail.web.pages import Pages
 
@@ -39,20 +40,24 @@ def exporter_with_pages(configs: Sequence[Config], log: Log = print_now, *, awai
 
 
 def stored_clusters(configs: Sequence[Config], log: Log) -> list[Config]:
-    """Return the configurations, with the only cluster in the warehouse if none is configured.
+    """Return the configurations, with the clusters in the warehouse if none is configured.
 
     Clusters that the warehouse does not have are reported; they may get their first rows while they are served.
     """
     served = []
     for config in configs:
-        one = config
         try:
             one = stored(config)
+            if one is not config:
+                log(f"cluster {harmless(one.cluster)}, the only one in the warehouse")
+            served.append(one)
         except UnknownClusterError as error:
-            log(f"there are no figures of cluster {config.cluster}: {error}")
-        if one is not config:
-            log(f"cluster {one.cluster}, the only one in the warehouse")
-        served.append(one)
+            if "cluster" in config.model_fields_set:
+                log(f"there are no figures of cluster {config.cluster}: {error}")
+                served.append(config)
+            else:
+                log(f"clusters {harmless(', '.join(error.clusters))}, all that the warehouse has")
+                served += [config.model_copy(update={"cluster": cluster}) for cluster in error.clusters]
     return served
 
 
@@ -64,5 +69,7 @@ def serve(configs: Sequence[Config], log: Log = print_now) -> None:
         log(f"serving {exporter.url}/metrics from {shown(configs[0].warehouse)}")
         if exporter.serves_pages:
             log(f"web pages: {exporter.url}/")
+        if is_without_tables(warehouse_of(configs[0])):
+            log("there are no tables in it yet: grouptrail run writes them; otherwise check --warehouse")
         received = await_end()
     raise SystemExit(128 + received)

@@ -375,6 +375,113 @@ class Group(Answer):
     resets: list[Reset] = Field(description="The newest first, at most 100.")
 
 
+TOPIC_SORTS = ("status", "cluster", "topic", "groups", "partitions", "lag", "lag_seconds", "produce_rate")
+
+_is_topic_sort, _topic_sort_schema = _one_of([*TOPIC_SORTS, *(f"-{name}" for name in TOPIC_SORTS)])
+
+
+class TopicsQuery(Parameters):
+    """The parameters of the topics."""
+
+    topic: str = Field(
+        default="",
+        max_length=1000,
+        description="Only topics whose name has this text, or matches this shell pattern.",
+    )
+    cluster: str = Field(default="", max_length=1000, description="Only topics of this cluster.")
+    sort: Annotated[str, _is_topic_sort, _topic_sort_schema] = Field(
+        default="status", description="The order; with - the greatest first. By status the worst come first."
+    )
+    page: int = Field(default=1, ge=1, le=1_000_000)
+    per_page: int = Field(default=50, ge=1, le=500)
+
+
+class TopicSummary(Answer):
+    """A topic that groups consume, and the group that is furthest behind in it."""
+
+    cluster: str = _column("consumer_lag", "cluster")
+    topic: str = _column("consumer_lag", "topic")
+    is_stale: bool = Field(description=_IS_STALE)
+    status: str | None = Field(description="The worst verdict of its consumers. Null: not held at this size.")
+    groups: int = Field(description="How many groups have committed offsets of it.")
+    partitions: int | None = Field(description="How many of its partitions. Null: not held at this size.")
+    slowest_group_id: str | None = Field(
+        description="The group that is furthest behind, in seconds, then in offsets."
+    )
+    lag: int | None = Field(description="That group's unread offsets in it. Null: unknown.")
+    lag_seconds: float | None = Field(description="That group's worst partition in seconds. Null: unknown.")
+    produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
+    lost_records: int | None = Field(description="Offsets that were deleted before some group had read them.")
+
+
+class Topics(Answer):
+    """The topics that groups consume."""
+
+    notices: list[Notice]
+    total: int = Field(description="How many topics the parameters select.")
+    page: int
+    pages: int
+    clusters: list[str] = Field(description="All clusters.")
+    sampled_at: datetime | None = Field(description="The time of the newest sample for which a broker answered.")
+    topics: list[TopicSummary]
+
+
+class RebalancesQuery(Parameters):
+    """The parameters of the rebalances of all groups."""
+
+    cause: str = Field(default="", max_length=100, description="Only rebalances with this cause.")
+    group: str = Field(
+        default="", max_length=1000, description="Only groups whose name has this text, or matches this pattern: a*."
+    )
+    cluster: str = Field(default="", max_length=1000, description="Their cluster. Default: the first.")
+    since: Moment | None = Field(
+        default=None, alias="from", description="Begin of the time to show. Default: a day before its end."
+    )
+    until: Moment | None = Field(default=None, alias="to", description="Its end. Default: the newest data.")
+    page: int = Field(default=1, ge=1, le=1_000_000)
+    per_page: int = Field(default=50, ge=1, le=500)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.since and self.until and self.since >= self.until:
+            raise ValueError("`to` is not after `from`")
+        return self
+
+
+class GroupRebalance(Answer):
+    """A rebalance of one of many groups."""
+
+    group_id: str = _column("rebalances", "group_id")
+    group_kind: str | None = _column("rebalances", "group_kind")
+    at: datetime = _column("rebalances", "at")
+    from_generation: int | None = _column("rebalances", "from_generation")
+    to_generation: int = _column("rebalances", "to_generation")
+    cause: str = _column("rebalances", "cause")
+    certainty: str | None = _column("rebalances", "certainty")
+    cause_note: str | None = _column("rebalances", "cause_note")
+    members_joined: int | None = Field(description="How many members are new.")
+    members_left: int | None = Field(description="How many members are gone.")
+    partitions_moved: int | None = _column("rebalances", "partitions_moved")
+    duration_ms: int | None = _column("rebalances", "duration_ms")
+    duration_of: str | None = _column("rebalances", "duration_of")
+
+
+class Rebalances(Answer):
+    """The rebalances of all groups of a cluster between two times, the newest first."""
+
+    notices: list[Notice]
+    cluster: str = _column("rebalances", "cluster")
+    clusters: list[str] = Field(description="All clusters.")
+    since: datetime = Field(serialization_alias="from")
+    until: datetime = Field(serialization_alias="to")
+    causes: dict[str, int] = Field(description="How many rebalances have each cause, the most frequent first.")
+    groups: int = Field(description="How many groups had one.")
+    total: int = Field(description="How many rebalances the parameters select.")
+    page: int
+    pages: int
+    rebalances: list[GroupRebalance]
+
+
 class TopicQuery(Parameters):
     """The parameters of a topic."""
 

@@ -28,7 +28,7 @@ from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, compressed, json_answer, json_path, this_page_with
-from grouptrail.web.routes import broker_pages, pages
+from grouptrail.web.routes import broker_pages, list_pages, pages
 from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
 
@@ -56,6 +56,7 @@ def application(
     """Return the application that shows these clusters; see `Pages`."""
     index = GroupIndex(clusters, state)
     app = _flask(log)
+    app.register_blueprint(list_pages(index))
     app.register_blueprint(pages(index))
     app.register_blueprint(broker_pages(index))
     app.register_blueprint(sql_pages(clusters, web))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import translate
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -131,20 +131,18 @@ class GroupIndex:
         counts = dict(zip(*(column.to_pylist() for column in pc.value_counts(rows["status"]).flatten()), strict=True))
         if query.status:
             rows = rows.filter(pc.is_in(rows["status"], pa.array(query.status)))
-        pages = max(1, -(-len(rows) // query.per_page))
-        page = min(query.page, pages)
-        shown = rows.take(_ordered(rows, query.sort)[(page - 1) * query.per_page : page * query.per_page])
+        shown = page_of_rows(rows.take(_ordered(rows, query.sort)), query.page, query.per_page)
         sampled = [one.sampled_at for one in clusters if one.sampled_at is not None]
         return Groups(
             notices=[notice for one in clusters for notice in one.notices],
             total=len(rows),
-            page=page,
-            pages=pages,
+            page=shown.page,
+            pages=shown.pages,
             statuses={status: counts[status] for status in STATUSES if status in counts},
             clusters=list(self._served),
             sampled_at=max(sampled, default=None),
             is_stale=any(one.is_stale for one in clusters),
-            groups=self._summaries(shown, clusters),
+            groups=self._summaries(shown.rows, clusters),
         )
 
     def _summaries(self, rows: pa.Table, clusters: Sequence[ClusterGroups]) -> list[GroupSummary]:
@@ -231,12 +229,33 @@ _SCHEMA = pa.schema(
 _NO_ROWS = _SCHEMA.empty_table()
 
 
+class RowsPage(NamedTuple):
+    """The rows of a page of a list, its number, and that of all pages."""
+
+    rows: pa.Table
+    page: int
+    pages: int
+
+
+def page_of_rows(rows: pa.Table, page: int, per_page: int) -> RowsPage:
+    """Return a page of a list, the last one if there are not so many."""
+    pages = max(1, -(-len(rows) // per_page))
+    page = min(page, pages)
+    return RowsPage(rows.slice((page - 1) * per_page, per_page), page, pages)
+
+
+def are_named(names: pa.ChunkedArray, wanted: str) -> pa.Array:
+    """Return which names have a text, or match a shell pattern; all for an empty one."""
+    if not wanted:
+        return pa.array(np.ones(len(names), bool))
+    pattern = re.compile(translate(wanted if re.search(r"[*?[]", wanted) else f"*{wanted}*"), re.IGNORECASE)
+    return pa.array([bool(pattern.match(name)) for name in names.to_pylist()], pa.bool_())
+
+
 def _selected(rows: pa.Table, query: GroupsQuery) -> pa.Array:
     mask = np.ones(len(rows), bool)
     if query.group:
-        wanted = query.group if re.search(r"[*?[]", query.group) else f"*{query.group}*"
-        pattern = re.compile(translate(wanted), re.IGNORECASE)
-        mask &= np.fromiter((bool(pattern.match(name)) for name in rows["group_id"].to_pylist()), bool, len(rows))
+        mask &= np.asarray(are_named(rows["group_id"], query.group))
     if query.state:
         mask &= np.asarray(pc.fill_null(pc.equal(rows["state"], query.state), False))
     return pa.array(mask)

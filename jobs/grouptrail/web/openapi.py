@@ -16,11 +16,15 @@ from grouptrail.web.answers import (
     GroupsQuery,
     Parameters,
     Problem,
+    Rebalances,
+    RebalancesQuery,
     SqlQuery,
     SqlRows,
     Stop,
     Topic,
     TopicQuery,
+    Topics,
+    TopicsQuery,
 )
 
 API = "/api/v1/"
@@ -28,6 +32,8 @@ API = "/api/v1/"
 OPERATIONS: dict[str, tuple[type[Parameters], type[Answer], str]] = {
     "groups": (GroupsQuery, Groups, "The groups of all clusters, or those that the parameters select."),
     "groups/{group_id}": (GroupQuery, Group, "A group now or at another time, and its history."),
+    "rebalances": (RebalancesQuery, Rebalances, "The rebalances of all groups of a cluster, by cause and time."),
+    "topics": (TopicsQuery, Topics, "The topics that groups consume, or those that the parameters select."),
     "topics/{topic}": (TopicQuery, Topic, "A topic: its partitions, the groups that consume it, and retention."),
     "brokers/{broker_ids}": (BrokersQuery, Stop, "What would happen if brokers stopped: partitions, topics, groups."),
     "sql": (SqlQuery, SqlRows, "The rows of a query of the tables and views, within the limits of the settings."),

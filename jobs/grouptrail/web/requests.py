@@ -78,7 +78,8 @@ def this_page_with(**changes: Any) -> str:
 def json_path() -> str:
     """Return the address of the JSON of the page of this request."""
     kind, _, name = request.path.lstrip("/").partition("/")
-    path = f"/api/v1/{kind}/{quote(name, safe='')}" if kind else "/api/v1/groups"
+    is_list = not kind or "/" not in request.path.lstrip("/")
+    path = f"/api/v1/{kind or 'groups'}" if is_list else f"/api/v1/{kind}/{quote(name, safe='')}"
     query = request.query_string.decode("ascii", "ignore")
     return f"{path}?{query}" if query else path
 

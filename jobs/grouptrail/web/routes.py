@@ -13,18 +13,69 @@ from grouptrail.query.show_what_if import trouble_texts
 from grouptrail.report.layout import arrange
 from grouptrail.report.page import embedded
 from grouptrail.snapshot.state import STATES
-from grouptrail.web.answers import BrokersQuery, Group, GroupQuery, GroupsQuery, Stop, Topic, TopicQuery
+from grouptrail.web.answers import (
+    BrokersQuery,
+    Group,
+    GroupQuery,
+    GroupsQuery,
+    RebalancesQuery,
+    Stop,
+    Topic,
+    TopicQuery,
+    TopicsQuery,
+)
 from grouptrail.web.broker_page import broker_page
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page
 from grouptrail.web.openapi import API, description
+from grouptrail.web.rebalances_page import rebalances_page
 from grouptrail.web.requests import PageError, asked, json_answer
 from grouptrail.web.texts import page_of
 from grouptrail.web.topic_page import topic_page
+from grouptrail.web.topics_page import topics_page
+
+
+def list_pages(index: GroupIndex) -> Blueprint:
+    """Return the pages of all groups, of all topics and of the rebalances of all groups."""
+    routes = Blueprint("lists", __name__)
+
+    @routes.get("/")
+    def show_groups() -> str:
+        query = asked(GroupsQuery)
+        return render_template("groups.html", answer=index.groups(query), query=query, states=STATES)
+
+    @routes.get("/groups")
+    def redirect_to_groups() -> AnyResponse:
+        return _redirect("/")
+
+    @routes.get("/topics")
+    def show_topics() -> str:
+        query = asked(TopicsQuery)
+        return render_template("topics.html", answer=topics_page(index, query), query=query)
+
+    @routes.get("/rebalances")
+    def show_rebalances() -> str:
+        query = asked(RebalancesQuery)
+        answer = rebalances_page(index, query)
+        return render_template("rebalances.html", answer=answer, query=query, given=request.args)
+
+    @routes.get(f"{API}groups")
+    def answer_groups() -> Response:
+        return json_answer(index.groups(asked(GroupsQuery)))
+
+    @routes.get(f"{API}topics")
+    def answer_topics() -> Response:
+        return json_answer(topics_page(index, asked(TopicsQuery)))
+
+    @routes.get(f"{API}rebalances")
+    def answer_rebalances() -> Response:
+        return json_answer(rebalances_page(index, asked(RebalancesQuery)))
+
+    return routes
 
 
 def pages(index: GroupIndex) -> Blueprint:
-    """Return the pages of groups and topics."""
+    """Return the pages of a group and of a topic."""
     routes = Blueprint("pages", __name__)
 
     def requested_group(group_id: str) -> tuple[GroupPage, GroupQuery]:
@@ -35,14 +86,11 @@ def pages(index: GroupIndex) -> Blueprint:
         query = asked(TopicQuery)
         return topic_page(index, topic if query.name is None else query.name, query)
 
-    @routes.get("/")
-    def show_groups() -> str:
-        query = asked(GroupsQuery)
-        return render_template("groups.html", answer=index.groups(query), query=query, states=STATES)
-
     @routes.get("/groups/", defaults={"group_id": ""})
     @routes.get("/groups/<name:group_id>")
-    def show_group(group_id: str) -> str:
+    def show_group(group_id: str) -> str | AnyResponse:
+        if not group_id and "name" not in request.args:
+            return _redirect("/")
         page, query = requested_group(group_id)
         data = None if page.timeline is None else Markup(embedded(arrange(page.timeline)))
         return render_template(
@@ -58,14 +106,12 @@ def pages(index: GroupIndex) -> Blueprint:
 
     @routes.get("/topics/", defaults={"topic": ""})
     @routes.get("/topics/<name:topic>")
-    def show_topic(topic: str) -> str:
+    def show_topic(topic: str) -> str | AnyResponse:
+        if not topic and "name" not in request.args:
+            return _redirect("/topics")
         answer = requested_topic(topic)
         clusters = index.clusters_of("topic", answer.topic)
         return render_template("topic.html", answer=answer, clusters=clusters)
-
-    @routes.get(f"{API}groups")
-    def answer_groups() -> Response:
-        return json_answer(index.groups(asked(GroupsQuery)))
 
     @routes.get(f"{API}groups/", defaults={"group_id": ""})
     @routes.get(f"{API}groups/<name:group_id>")
@@ -83,6 +129,12 @@ def pages(index: GroupIndex) -> Blueprint:
         return jsonify(description())
 
     return routes
+
+
+def _redirect(path: str) -> AnyResponse:
+    """Return a redirection to a list, with the parameters of the request."""
+    query = request.query_string.decode("ascii", "ignore")
+    return redirect(f"{path}?{query}" if query else path)
 
 
 def broker_pages(index: GroupIndex) -> Blueprint:
