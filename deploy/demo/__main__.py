@@ -68,6 +68,7 @@ class Demo:
         self.screen.step(f"Kafka answers at {self.broker.bootstrap}; starting the pipeline and the consumer groups")
         self.pipeline = Pipeline(self.folder, self.broker.bootstrap, self._heard)
         self.pipeline.start()
+        self.screen.step(f"web pages, as soon as the pipeline runs: {self.pipeline.pages_url}")
         self.screen.expect("nothing yet: Spark is starting and creating the tables")
         self.workload = Workload(self.broker.bootstrap, report=self.screen.event)
         self.workload.start()
@@ -224,6 +225,7 @@ def _print_next_steps(pipeline: Pipeline) -> None:
         ("sql", "\"SELECT * FROM rebalance_storms('10 minutes')\""),
     ):
         print(f"  {command(pipeline.config_file, *arguments)}")
+    print(f"\nWhile `serve` runs, the web pages are at {pipeline.pages_url}")
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -105,6 +105,11 @@ class Pipeline:
         return self._process.pid if self._process is not None and running else None
 
     @property
+    def pages_url(self) -> str:
+        """The address of the web pages."""
+        return f"http://{self.config.exporter.listen}/"
+
+    @property
     def metrics_url(self) -> str:
         """The URL of the metrics while it runs."""
         return f"http://{self.config.exporter.listen}/metrics"

@@ -111,7 +111,7 @@ def test_timeline_lag_points_peak_in_the_storm_and_mark_lower_bounds(simulated: 
     assert not storm["lag_is_least"]
     assert not points[0]["seconds_are_least"]
     words = {
-        data["words"][word] for one in data["topics"] for lane in one["lanes"] for word in lane["verdicts"][2::4]
+        data["words"][word] for one in data["topics"] for lane in one["lanes"] for word in lane["verdicts"][2::5]
     }
     assert words == {"WARN", "STALL"}
 
@@ -211,7 +211,7 @@ def test_timeline_and_report_commands_write_html_files(simulated: Config, tmp_pa
         simulated.warehouse,
         "--from",
         "2026-03-04 12:10",
-        "--out",
+        "-o",
         str(out),
     ]
     result = CliRunner().invoke(cli.app, arguments)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from grouptrail.web.texts import coded
 from support.exporter_tables import configured, lag_row, lay_everything, now
 from support.sample_groups import KNOWN_UNTIL, billing
 from support.small_tables import at, lay
@@ -139,3 +140,24 @@ def test_rebalances_without_history_are_none(tmp_path: Path) -> None:
     site = Site(config)
     assert listed(site, "rebalances")["total"] == 0
     assert "There were none in this time" in site.get("/rebalances")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("run `grouptrail run` now", "run <code>grouptrail run</code> now"),
+        ("`a` and `<b>`", "<code>a</code> and <code>&lt;b&gt;</code>"),
+        ("one ` alone <i>", "one ` alone &lt;i&gt;"),
+        ("`a` and ` alone", "<code>a</code> and ` alone"),
+        ("", ""),
+        ("<b>", "&lt;b&gt;"),
+    ],
+)
+def test_coded_sentence_has_code_instead_of_backticks(text: str, expected: str) -> None:
+    assert str(coded(text)) == expected
+
+
+def test_notices_on_a_page_have_no_backticks(tmp_path: Path) -> None:
+    text = Site(configured(tmp_path)).get("/")
+    assert "<code>grouptrail " in text
+    assert "`" not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)

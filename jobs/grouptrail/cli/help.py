@@ -9,6 +9,9 @@ from typer.core import TyperCommand, TyperGroup
 
 _COMMANDS, _OPTIONS, _ARGUMENTS = "Commands", "Options", "Arguments"
 
+# Click cuts a longer sentence.
+_WHOLE = 1_000
+
 
 class Command(TyperCommand):
     """A command that lists its options under the headings that they name."""
@@ -27,13 +30,12 @@ class Group(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each command with the first line of its help."""
+        """Write each command with the first sentence of its help."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        width = formatter.width - 6 - max(len(name) for name, _ in commands)
         _write_sections(
             formatter,
             (
-                (getattr(command, "rich_help_panel", None) or _COMMANDS, (name, command.get_short_help_str(width)))
+                (getattr(command, "rich_help_panel", None) or _COMMANDS, (name, command.get_short_help_str(_WHOLE)))
                 for name, command in commands
                 if command is not None and not command.hidden
             ),

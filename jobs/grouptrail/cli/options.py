@@ -53,7 +53,7 @@ Listen = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
 ]
-OutputFile = Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")]
+OutputFile = Annotated[Path, typer.Option("-o", "--output", "--out", metavar="FILE", help="The file to write.")]
 TIMES = "For example 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
 """Help text of every option that takes a time."""
 

@@ -27,7 +27,10 @@ def sql(
             "kafka-consumer-groups --from-file reads."
         ),
     ] = "table",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to this file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", "--out", metavar="FILE", help="Write the result to this file."),
+    ] = None,
     engine: Annotated[
         Literal["delta-rs", "spark"], typer.Option(help="delta-rs answers at once; Spark is for large queries.")
     ] = "delta-rs",

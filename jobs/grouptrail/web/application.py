@@ -109,6 +109,7 @@ def _flask(log: Log) -> Flask:
         for filter_ in (
             freshness.as_of,
             texts.ago,
+            texts.coded,
             texts.name,
             texts.named,
             texts.number,

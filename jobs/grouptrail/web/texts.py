@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from urllib.parse import quote, urlencode
 
+from markupsafe import Markup, escape
+
 from grouptrail.report.layout import visible
 
 _SHOWN_NAME = 160
@@ -25,6 +27,17 @@ def named(text: str) -> str:
 def shown(text: str) -> str:
     """Return a sentence, which may have names in it, with invisible characters escaped."""
     return visible(text)
+
+
+def coded(text: str) -> Markup:
+    """Return a sentence as `shown`, in which what is between backticks is code."""
+    parts = visible(text).split("`")
+    # Without its partner, a backtick is one.
+    last = f"`{parts.pop()}" if len(parts) % 2 == 0 else ""
+    coded = (
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+    return Markup("").join(coded) + last
 
 
 def number(value: float | None) -> str:
