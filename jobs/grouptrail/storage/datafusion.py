@@ -178,10 +178,28 @@ def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
     missing = [] if contract is None else [column for column in contract.columns if column.name not in there]
     renamed = {column.formerly: column.name for column in missing if column.formerly in there}
     added = [column for column in missing if column.name not in renamed.values()]
-    if not missing or not all(column.null_means and column.type in _NULLS for column in added):
+    if not missing or not all(column.null_means for column in added):
         return []
     kept = [
         f"{datafusion_identifier(field.name)} AS {datafusion_identifier(renamed.get(field.name, field.name))}"
         for field in table.schema().fields
     ]
-    return [*kept, *(f"{_NULLS[column.type]} AS {column.name}" for column in added)]
+    return [*kept, *(f"{_null(column.type)} AS {column.name}" for column in added)]
+
+
+def _null(type_: str) -> str:
+    """Return a null of a column type (SQL)."""
+    return _NULLS[type_] if type_ in _NULLS else f"CASE WHEN FALSE THEN {_of_nulls(type_)} END"
+
+
+def _of_nulls(type_: str) -> str:
+    """Return a value of a column type in which each element is null (SQL)."""
+    from grouptrail.storage.schema import struct_fields
+
+    if type_.startswith("array<"):
+        return f"make_array({_of_nulls(type_[len('array<') : -1])})"
+    if type_.startswith("struct<"):
+        fields = struct_fields(type_[len("struct<") : -1])
+        named = (f"'{name}', {_of_nulls(of)}" for name, of in fields)
+        return f"named_struct({', '.join(named)})"
+    return _NULLS[type_]

@@ -49,8 +49,14 @@ def arrow_type(ddl: str) -> pa.DataType:
         raise ValueError(f"schemas/tables: no such type: {ddl}")
     if outer[1] == "array":
         return pa.list_(arrow_type(outer[2]))
-    named = (part.split(":", 1) for part in _top_level(outer[2]))
-    return pa.struct([pa.field(name.strip(), arrow_type(type_.strip())) for name, type_ in named])
+    return pa.struct([pa.field(name, arrow_type(type_)) for name, type_ in struct_fields(outer[2])])
+
+
+def struct_fields(inner: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and types of the fields between the brackets of a struct in Spark's DDL."""
+    for part in _top_level(inner):
+        name, type_ = part.split(":", 1)
+        yield name.strip(), type_.strip()
 
 
 def ddl_schema(ddl: str) -> pa.Schema:
