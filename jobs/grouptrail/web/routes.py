@@ -30,6 +30,7 @@ from grouptrail.web.group_page import GroupPage, group_page
 from grouptrail.web.openapi import API, description
 from grouptrail.web.rebalances_page import rebalances_page
 from grouptrail.web.requests import PageError, asked, json_answer
+from grouptrail.web.reset_commands import reset_commands
 from grouptrail.web.texts import page_of
 from grouptrail.web.topic_page import topic_page
 from grouptrail.web.topics_page import topics_page
@@ -102,6 +103,7 @@ def pages(index: GroupIndex) -> Blueprint:
             no_timeline=page.no_timeline,
             names=_names(page.answer),
             anchors=page.anchors,
+            resets=reset_commands(page.answer.group_id, page.answer.cluster, page.answer.at, page.answer.until),
         )
 
     @routes.get("/topics/", defaults={"topic": ""})
