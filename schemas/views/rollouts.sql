@@ -23,232 +23,201 @@
 -- example: SELECT * FROM rollouts WHERE group_id = 'billing' ORDER BY started_at DESC
 WITH lives AS (
   SELECT
-    group_id,
-    incarnation,
-    instance_id,
+    group_id, incarnation, member_id, instance_id, client_host, joined_at, joined_generation, began, left_at,
+    left_generation, ended,
     CASE WHEN instance_id IS NULL THEN client_id END AS client_id,
-    client_host,
-    joined_at,
-    joined_generation,
-    began,
-    left_at,
-    left_generation,
-    ended,
     coalesce(5 * :seconds(left_at, joined_at) < :seconds(:now, :now - :pause), FALSE) AS is_brief
   FROM memberships
   WHERE cluster = :cluster
 ),
-brief AS (
+lives_of_clients AS (
   SELECT
     *,
-    lag(left_at) OVER (
-      PARTITION BY group_id, incarnation, instance_id, client_id, client_host ORDER BY joined_at, left_at
-    ) AS left_before,
-    lead(joined_at) OVER (
-      PARTITION BY group_id, incarnation, instance_id, client_id, client_host ORDER BY joined_at, left_at
-    ) AS joined_after
+    lag(left_at) OVER client AS left_before,
+    lead(joined_at) OVER client AS joined_after
   FROM lives
-  WHERE is_brief
+  WINDOW client AS (
+    PARTITION BY group_id, incarnation, instance_id, client_id, client_host, is_brief ORDER BY joined_at, left_at
+  )
 ),
-lasting AS (
+changes AS (
   SELECT
-    group_id, incarnation, instance_id, client_id, client_host, joined_at, joined_generation, began, left_at,
-    left_generation, ended
-  FROM lives
-  WHERE NOT is_brief
-  UNION ALL
-  SELECT
-    group_id, incarnation, instance_id, client_id, client_host, joined_at, joined_generation, began, left_at,
-    left_generation, ended
-  FROM brief
-  WHERE coalesce(left_before < joined_at - :pause, TRUE) AND coalesce(joined_after > left_at + :pause, TRUE)
-),
-events AS (
-  SELECT
-    group_id, incarnation, instance_id, client_id, client_host, joined_at, left_at, ended,
-    joined_at AS at,
-    1 AS change,
-    joined_generation AS generation,
-    began NOT IN ('there', 'converted') AS is_dated
-  FROM lasting
-  UNION ALL
-  SELECT
-    group_id, incarnation, instance_id, client_id, client_host, joined_at, left_at, ended,
-    left_at AS at,
-    -1 AS change,
-    left_generation AS generation,
-    coalesce(ended, 'unknown') NOT IN ('unknown', 'group_ended') AS is_dated
-  FROM lasting
-  WHERE left_at IS NOT NULL
+    group_id, incarnation, member_id, instance_id, client_id, client_host, joined_at, left_at, ended, change,
+    CASE WHEN change > 0 THEN joined_at ELSE left_at END AS at,
+    CASE WHEN change > 0 THEN joined_generation ELSE left_generation END AS generation,
+    CASE
+      WHEN change > 0 THEN began NOT IN ('there', 'converted')
+      ELSE coalesce(ended, 'unknown') NOT IN ('unknown', 'group_ended')
+    END AS is_dated
+  FROM lives_of_clients
+  CROSS JOIN (VALUES (1), (-1)) AS join_or_leave (change)
+  WHERE (change > 0 OR left_at IS NOT NULL)
+    AND NOT (
+      is_brief
+      AND (coalesce(left_before >= joined_at - :pause, FALSE) OR coalesce(joined_after <= left_at + :pause, FALSE))
+    )
 ),
 placed AS (
   SELECT
     *,
-    sum(CASE WHEN is_dated THEN 1 ELSE 0 END) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS place,
-    sum(change) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) - change AS size_before,
-    max(CASE WHEN is_dated THEN at END) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS at_before
-  FROM events
+    sum(CASE WHEN is_dated THEN 1 ELSE 0 END) OVER so_far AS place,
+    (sum(change) OVER so_far) - change AS size_before
+  FROM changes
+  WINDOW so_far AS (
+    PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC, member_id
+    ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+  )
 ),
 dated AS (
-  SELECT *, CASE WHEN at_before >= at - :pause THEN 0 ELSE 1 END AS begins
+  SELECT
+    *,
+    CASE
+      WHEN lag(at) OVER (PARTITION BY group_id, incarnation ORDER BY place) >= at - :pause THEN 0 ELSE place
+    END AS begins
   FROM placed
   WHERE is_dated
 ),
-spanned AS (
-  SELECT
-    *,
-    sum(begins) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS span,
-    max(CASE WHEN begins = 1 THEN place END) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC
-      ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS span_place,
-    max(CASE WHEN change < 0 THEN place END) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, change, is_dated, joined_at DESC
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ) AS left_place
-  FROM dated
-),
+-- A span, and later a part of it, is named by the place of its first change.
 spans AS (
   SELECT
-    group_id,
-    incarnation,
-    span,
-    max(CASE WHEN begins = 1 THEN size_before END) AS first_size,
-    max(CASE WHEN change < 0 AND coalesce(left_place < span_place, TRUE) THEN size_before END) AS left_size,
-    min(CASE WHEN change < 0 THEN place END) - min(place) AS joined_first,
-    min(CASE WHEN change < 0 THEN at END) AS first_left_at,
-    min(at) AS first_at,
-    sum(change) AS growth
-  FROM spanned
-  GROUP BY group_id, incarnation, span
-  HAVING count(CASE WHEN change < 0 THEN 1 END) >= 2 AND count(CASE WHEN change > 0 THEN 1 END) >= 2
+    *,
+    max(begins) OVER (
+      PARTITION BY group_id, incarnation ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+    ) AS span,
+    min(CASE WHEN begins > 0 THEN begins END) OVER (
+      PARTITION BY group_id, incarnation ORDER BY place DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS next_span
+  FROM dated
 ),
-based AS (
+span_counted AS (
   SELECT
-    group_id,
-    incarnation,
-    span,
-    CASE WHEN joined_first = 0 OR growth = joined_first THEN first_left_at ELSE first_at END AS base_at,
-    CASE WHEN joined_first = 0 OR growth = joined_first THEN left_size ELSE first_size END AS base_size
+    *,
+    min(CASE WHEN change < 0 THEN place END) OVER span AS left_place,
+    count(CASE WHEN change < 0 THEN 1 END) OVER span AS leaves,
+    count(CASE WHEN change > 0 THEN 1 END) OVER span AS joins
   FROM spans
-  WHERE joined_first = 0 OR growth = joined_first OR (first_size > 0 AND growth <= 0)
+  WHERE coalesce(next_span - span >= 4, TRUE)
+  WINDOW span AS (PARTITION BY group_id, incarnation, span)
 ),
-aged AS (
+span_begun AS (
   SELECT
-    spanned.*,
-    based.base_size,
-    max(CASE WHEN spanned.change < 0 AND spanned.joined_at < based.base_at THEN spanned.place END) OVER (
-      PARTITION BY spanned.group_id, spanned.incarnation, spanned.span
-    ) AS last_old
-  FROM spanned
-  JOIN based
-    ON based.group_id = spanned.group_id
-    AND based.incarnation = spanned.incarnation
-    AND based.span = spanned.span
+    *,
+    CASE
+      WHEN left_place = span OR joins - leaves = left_place - span THEN left_place
+      WHEN joins <= leaves THEN span
+    END AS base_place
+  FROM span_counted
+  WHERE leaves >= 2 AND joins >= 2
 ),
-divided AS (
+span_based AS (
+  SELECT
+    *,
+    max(CASE WHEN place = base_place THEN at END) OVER span AS base_at,
+    max(CASE WHEN place = base_place THEN size_before END) OVER span AS base_size
+  FROM span_begun
+  WINDOW span AS (PARTITION BY group_id, incarnation, span)
+),
+span_aged AS (
+  SELECT
+    *,
+    max(CASE WHEN change < 0 AND joined_at < base_at THEN place END) OVER span AS last_old
+  FROM span_based
+  WHERE base_place = left_place OR base_size > 0
+  WINDOW span AS (PARTITION BY group_id, incarnation, span)
+),
+span_divided AS (
   SELECT
     *,
     min(CASE WHEN place > last_old AND (change < 0 OR size_before >= base_size) THEN place END) OVER (
       PARTITION BY group_id, incarnation, span
     ) AS next_place
-  FROM aged
+  FROM span_aged
 ),
 parts AS (
   SELECT
-    group_id, incarnation, instance_id, client_id, client_host, joined_at, left_at, ended, at, change, generation, place,
-    size_before, span,
-    CASE WHEN place >= next_place THEN 2 ELSE 1 END AS part,
-    CASE WHEN begins = 1 OR place = next_place THEN size_before END AS first_size
-  FROM divided
+    group_id, incarnation, instance_id, client_id, client_host, joined_at, left_at, ended, change, at, generation, place,
+    size_before,
+    CASE WHEN place >= next_place THEN next_place ELSE span END AS part
+  FROM span_divided
 ),
-parts_begun AS (
-  SELECT
-    group_id, incarnation, instance_id, client_id, client_host, joined_at, left_at, ended, at, change, generation, place,
-    size_before, span, part,
-    max(first_size) OVER (PARTITION BY group_id, incarnation, span, part) AS first_size,
-    min(place) OVER (PARTITION BY group_id, incarnation, span, part) AS first_place,
-    min(CASE WHEN change < 0 THEN place END) OVER (PARTITION BY group_id, incarnation, span, part) AS left_place,
-    min(CASE WHEN change < 0 THEN at END) OVER (PARTITION BY group_id, incarnation, span, part) AS first_left_at,
-    min(at) OVER (PARTITION BY group_id, incarnation, span, part) AS first_at,
-    sum(change) OVER (PARTITION BY group_id, incarnation, span, part) AS growth
-  FROM parts
-),
-parts_sized AS (
+part_counted AS (
   SELECT
     *,
-    left_place - first_place AS joined_first,
-    max(CASE WHEN place = left_place THEN size_before END) OVER (
-      PARTITION BY group_id, incarnation, span, part
-    ) AS left_size
-  FROM parts_begun
+    min(CASE WHEN change < 0 THEN place END) OVER part AS left_place,
+    count(CASE WHEN change < 0 THEN 1 END) OVER part AS leaves,
+    count(CASE WHEN change > 0 THEN 1 END) OVER part AS joins
+  FROM parts
+  WINDOW part AS (PARTITION BY group_id, incarnation, part)
 ),
-parts_based AS (
+part_begun AS (
   SELECT
     *,
     CASE
-      WHEN joined_first = 0 OR growth = joined_first THEN first_left_at
-      WHEN first_size > 0 AND growth <= 0 THEN first_at
-    END AS base_at,
-    CASE WHEN joined_first = 0 OR growth = joined_first THEN left_size ELSE first_size END AS base_size
-  FROM parts_sized
+      WHEN left_place = part OR joins - leaves = left_place - part THEN left_place
+      WHEN joins <= leaves THEN part
+    END AS base_place
+  FROM part_counted
+  WHERE leaves >= 2 AND joins >= 2
 ),
-parts_aged AS (
+part_based AS (
+  SELECT
+    *,
+    max(CASE WHEN place = base_place THEN at END) OVER part AS base_at,
+    max(CASE WHEN place = base_place THEN size_before END) OVER part AS base_size
+  FROM part_begun
+  WINDOW part AS (PARTITION BY group_id, incarnation, part)
+),
+part_aged AS (
+  SELECT
+    *,
+    max(CASE WHEN change < 0 AND joined_at < base_at THEN place END) OVER part AS last_old
+  FROM part_based
+  WHERE base_place = left_place OR base_size > 0
+  WINDOW part AS (PARTITION BY group_id, incarnation, part)
+),
+part_divided AS (
   SELECT
     *,
     change < 0 AND joined_at < base_at AS is_old,
-    max(CASE WHEN change < 0 AND joined_at < base_at THEN place END) OVER (
-      PARTITION BY group_id, incarnation, span, part
-    ) AS last_old,
-    max(CASE WHEN change < 0 AND joined_at < base_at THEN at END) OVER (
-      PARTITION BY group_id, incarnation, span, part
-    ) AS last_left_at
-  FROM parts_based
-  WHERE base_at IS NOT NULL
-),
-parts_divided AS (
-  SELECT
-    *,
-    min(CASE WHEN place > last_old AND (change < 0 OR size_before >= base_size) THEN place END) OVER (
-      PARTITION BY group_id, incarnation, span, part
-    ) AS next_place,
-    lag(at) OVER (PARTITION BY group_id, incarnation, span, part, is_old ORDER BY place) AS same_before_at
-  FROM parts_aged
+    max(CASE WHEN place = last_old THEN at END) OVER part AS last_left_at,
+    min(CASE WHEN place > last_old AND (change < 0 OR size_before >= base_size) THEN place END) OVER part AS next_place
+  FROM part_aged
+  WINDOW part AS (PARTITION BY group_id, incarnation, part)
 ),
 kept AS (
+  SELECT *, change > 0 AND (left_at IS NULL OR left_at > last_left_at) AS is_new
+  FROM part_divided
+  WHERE place >= base_place AND (next_place IS NULL OR place < next_place)
+),
+-- Old and new members of a client, or of a client on a host, make pairs as far as there are both.
+matched AS (
   SELECT
     *,
-    change > 0 AND (left_at IS NULL OR left_at > last_left_at) AS is_new,
-    is_old AND same_before_at < at - (:pause + :pause) AS is_late
-  FROM parts_divided
-  WHERE at >= base_at AND (next_place IS NULL OR place < next_place)
+    max(CASE WHEN is_old THEN at END) OVER (
+      PARTITION BY group_id, incarnation, part ORDER BY place ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    ) AS old_before_at,
+    min(place) OVER client AS place_of_client,
+    min(place) OVER host AS place_of_host,
+    least(count(CASE WHEN is_old THEN 1 END) OVER client, count(CASE WHEN is_new THEN 1 END) OVER client) AS pairs,
+    least(count(CASE WHEN is_old THEN 1 END) OVER host, count(CASE WHEN is_new THEN 1 END) OVER host) AS pairs_on_host,
+    count(CASE WHEN is_old AND ended = 'left' THEN 1 END) OVER host AS proven_on_host
+  FROM kept
+  WINDOW
+    client AS (PARTITION BY group_id, incarnation, part, instance_id, client_id),
+    host AS (PARTITION BY group_id, incarnation, part, instance_id, client_id, client_host)
 ),
-hosts AS (
+totals AS (
   SELECT
     group_id,
     incarnation,
-    span,
-    part,
-    base_size,
-    instance_id,
-    client_id,
-    client_host,
+    base_size AS of_members,
+    sum(CASE WHEN place = place_of_client THEN pairs ELSE 0 END) AS members,
+    sum(CASE WHEN place = place_of_client AND instance_id IS NOT NULL THEN pairs ELSE 0 END) AS instances,
+    sum(CASE WHEN place = place_of_host AND instance_id IS NULL THEN pairs_on_host ELSE 0 END) AS on_same_host,
+    sum(CASE WHEN place = place_of_host THEN greatest(pairs_on_host - proven_on_host, 0) ELSE 0 END) AS unproven,
+    count(CASE WHEN is_old AND old_before_at < at - (:pause + :pause) THEN 1 END) AS late,
     count(CASE WHEN is_old THEN 1 END) AS old,
-    count(CASE WHEN is_new THEN 1 END) AS new,
-    count(CASE WHEN is_old AND ended = 'left' THEN 1 END) AS proven,
-    min(at) AS first_at,
+    min(at) AS started_at,
     max(at) AS last_at,
     min(generation) AS first_generation,
     max(generation) AS last_generation,
@@ -259,93 +228,9 @@ hosts AS (
     min(CASE WHEN is_new THEN at END) AS new_first_at,
     max(CASE WHEN is_new THEN at END) AS new_last_at,
     min(CASE WHEN is_new THEN generation END) AS new_first,
-    max(CASE WHEN is_new THEN generation END) AS new_last,
-    max(CASE WHEN is_late THEN 1 ELSE 0 END) AS late
-  FROM kept
-  GROUP BY group_id, incarnation, span, part, base_size, instance_id, client_id, client_host
-),
-clients AS (
-  SELECT
-    group_id,
-    incarnation,
-    span,
-    part,
-    base_size,
-    instance_id,
-    sum(old) AS old,
-    least(sum(old), sum(new)) AS replaced,
-    sum(least(old, new)) AS on_same_host,
-    sum(greatest(least(old, new) - proven, 0)) AS unproven,
-    min(first_at) AS first_at,
-    max(last_at) AS last_at,
-    min(first_generation) AS first_generation,
-    max(last_generation) AS last_generation,
-    min(old_first_at) AS old_first_at,
-    max(old_last_at) AS old_last_at,
-    min(old_first) AS old_first,
-    max(old_last) AS old_last,
-    min(new_first_at) AS new_first_at,
-    max(new_last_at) AS new_last_at,
-    min(new_first) AS new_first,
-    max(new_last) AS new_last,
-    max(late) AS late
-  FROM hosts
-  GROUP BY group_id, incarnation, span, part, base_size, instance_id, client_id
-),
-totals AS (
-  SELECT
-    group_id,
-    incarnation,
-    base_size,
-    sum(old) AS old,
-    sum(replaced) AS members,
-    sum(CASE WHEN instance_id IS NOT NULL THEN replaced ELSE 0 END) AS instances,
-    sum(CASE WHEN instance_id IS NULL THEN on_same_host ELSE 0 END) AS on_same_host,
-    sum(unproven) AS unproven,
-    min(first_at) AS started_at,
-    max(last_at) AS last_at,
-    min(first_generation) AS first_generation,
-    max(last_generation) AS last_generation,
-    min(old_first_at) AS old_first_at,
-    max(old_last_at) AS old_last_at,
-    min(old_first) AS old_first,
-    max(old_last) AS old_last,
-    min(new_first_at) AS new_first_at,
-    max(new_last_at) AS new_last_at,
-    min(new_first) AS new_first,
-    max(new_last) AS new_last
-  FROM clients
-  GROUP BY group_id, incarnation, span, part, base_size
-  HAVING sum(replaced) >= 2 AND 2 * sum(replaced) >= base_size AND max(late) = 0
-),
-replacements AS (
-  SELECT
-    group_id,
-    incarnation,
-    started_at,
-    last_at,
-    members,
-    base_size AS of_members,
-    CASE
-      WHEN old_first_at = old_last_at AND new_first_at = new_last_at AND old_first = new_last THEN NULL
-      WHEN old = base_size AND old_last < new_first AND old_last_at <= new_first_at THEN 'recreate'
-      WHEN old = base_size AND new_last < old_first AND new_last_at <= old_first_at THEN 'blue_green'
-      ELSE 'rolling'
-    END AS way,
-    CASE
-      WHEN instances = members THEN 'instance_id'
-      WHEN instances > 0 OR (on_same_host > 0 AND on_same_host < members) THEN 'mixed'
-      WHEN on_same_host = members THEN 'client_id_and_host'
-      ELSE 'client_id'
-    END AS evidence,
-    instances = members AS is_static,
-    CASE
-      WHEN members - unproven >= 2 AND 2 * (members - unproven) >= base_size THEN 'likely'
-      ELSE 'ambiguous'
-    END AS certainty,
-    first_generation,
-    last_generation
-  FROM totals
+    max(CASE WHEN is_new THEN generation END) AS new_last
+  FROM matched
+  GROUP BY group_id, incarnation, part, base_size
 ),
 owned AS (
   SELECT
@@ -363,192 +248,133 @@ everything AS (
   SELECT
     group_id,
     incarnation,
-    started_at AS at,
+    'rollout' AS kind,
     0 AS place,
-    started_at,
-    last_at,
-    members,
-    of_members,
-    way,
-    evidence,
-    is_static,
-    certainty,
-    first_generation,
-    last_generation,
-    last_generation AS since_generation,
-    '' AS cause,
+    started_at AS at,
     started_at AS since,
-    last_at AS until
-  FROM replacements
+    last_at AS until,
+    last_generation AS from_generation,
+    last_generation AS to_generation,
+    '' AS cause,
+    named_struct(
+      'way', CASE
+        WHEN old_first_at = old_last_at AND new_first_at = new_last_at AND old_first = new_last THEN NULL
+        WHEN old = of_members AND old_last < new_first AND old_last_at <= new_first_at THEN 'recreate'
+        WHEN old = of_members AND new_last < old_first AND new_last_at <= old_first_at THEN 'blue_green'
+        ELSE 'rolling'
+      END,
+      'members', members,
+      'of_members', of_members,
+      'is_static', instances = members,
+      'evidence', CASE
+        WHEN instances = members THEN 'instance_id'
+        WHEN instances > 0 OR (on_same_host > 0 AND on_same_host < members) THEN 'mixed'
+        WHEN on_same_host = members THEN 'client_id_and_host'
+        ELSE 'client_id'
+      END,
+      'certainty', CASE
+        WHEN members - unproven >= 2 AND 2 * (members - unproven) >= of_members THEN 'likely' ELSE 'ambiguous'
+      END,
+      'first_generation', first_generation
+    ) AS rollout
+  FROM totals
+  WHERE members >= 2 AND 2 * members >= of_members AND late = 0
   UNION ALL
   SELECT
-    group_id,
-    incarnation,
-    at,
-    1 AS place,
-    NULL AS started_at,
-    NULL AS last_at,
-    NULL AS members,
-    NULL AS of_members,
-    NULL AS way,
-    NULL AS evidence,
-    NULL AS is_static,
-    NULL AS certainty,
-    to_generation AS first_generation,
-    to_generation AS last_generation,
-    from_generation AS since_generation,
-    cause,
-    at AS since,
-    coalesce(ended_at, at) AS until
+    group_id, incarnation, 'rebalance' AS kind, 1 AS place, at, at AS since, coalesce(ended_at, at) AS until, from_generation,
+    to_generation, cause, NULL AS rollout
   FROM rebalances
   WHERE cluster = :cluster
   UNION ALL
   SELECT
-    group_id,
-    incarnation,
-    owned_from AS at,
-    2 AS place,
-    NULL AS started_at,
-    NULL AS last_at,
-    NULL AS members,
-    NULL AS of_members,
-    NULL AS way,
-    NULL AS evidence,
-    NULL AS is_static,
-    NULL AS certainty,
-    NULL AS first_generation,
-    NULL AS last_generation,
-    NULL AS since_generation,
-    '' AS cause,
-    free_from AS since,
-    owned_from AS until
+    group_id, incarnation, 'without_owner' AS kind, 2 AS place, owned_from AS at, free_from AS since, owned_from AS until,
+    NULL AS from_generation, NULL AS to_generation, NULL AS cause, NULL AS rollout
   FROM owned
   WHERE free_from < owned_from
-  UNION ALL
-  SELECT
-    group_id,
-    incarnation,
-    min(owned_from) AS at,
-    3 AS place,
-    NULL AS started_at,
-    NULL AS last_at,
-    NULL AS members,
-    NULL AS of_members,
-    NULL AS way,
-    NULL AS evidence,
-    NULL AS is_static,
-    NULL AS certainty,
-    NULL AS first_generation,
-    NULL AS last_generation,
-    NULL AS since_generation,
-    '' AS cause,
-    min(owned_from) AS since,
-    max(coalesce(owned_until, :now)) AS until
-  FROM partition_ownership
-  WHERE cluster = :cluster
-  GROUP BY group_id, incarnation
 ),
-followed AS (
+preceded AS (
   SELECT
     *,
-    max(started_at) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS rollout_at,
-    max(last_at) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS rollout_last_at,
-    max(CASE WHEN place = 0 THEN last_generation END) OVER (
-      PARTITION BY group_id, incarnation ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
-    ) AS rollout_last_generation,
-    max(CASE WHEN place = 3 THEN since END) OVER (PARTITION BY group_id, incarnation) AS owners_since,
-    max(CASE WHEN place = 3 THEN until END) OVER (PARTITION BY group_id, incarnation) AS owners_until
+    max(CASE WHEN kind = 'rollout' THEN at END) OVER so_far AS started_at,
+    max(CASE WHEN kind = 'rollout' THEN until END) OVER so_far AS last_at,
+    max(CASE WHEN kind = 'rollout' THEN to_generation END) OVER so_far AS rollout_generation
   FROM everything
+  WINDOW so_far AS (
+    PARTITION BY group_id, incarnation ORDER BY at, place ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+  )
 ),
-counted AS (
+rebalanced AS (
   SELECT
     *,
-    place = 1
+    kind = 'rebalance'
       AND (
-        at <= rollout_last_at
+        at <= last_at
         OR (
-          at <= rollout_last_at + :pause
+          at <= last_at + :pause
           AND (
-            last_generation <= rollout_last_generation
-            OR (cause = 'cooperative_follow_up' AND since_generation <= rollout_last_generation)
+            to_generation <= rollout_generation
+            OR (cause = 'cooperative_follow_up' AND from_generation <= rollout_generation)
           )
         )
-      ) AS is_rebalance
-  FROM followed
-  WHERE rollout_at IS NOT NULL AND place < 3
+      ) AS is_part
+  FROM preceded
+  WHERE started_at IS NOT NULL
 ),
-timed AS (
+ended AS (
   SELECT
     *,
     greatest(
-      rollout_last_at,
-      coalesce(
-        max(CASE WHEN is_rebalance THEN until END) OVER (PARTITION BY group_id, incarnation, rollout_at),
-        rollout_last_at
-      )
+      last_at, max(CASE WHEN is_part THEN until END) OVER (PARTITION BY group_id, incarnation, started_at)
     ) AS done_at
-  FROM counted
+  FROM rebalanced
 ),
-gaps AS (
+clipped AS (
   SELECT
     *,
-    CASE WHEN place = 2 THEN greatest(since, rollout_at) END AS gap_from,
-    CASE WHEN place = 2 THEN least(until, done_at) END AS gap_until
-  FROM timed
-  WHERE place = 0 OR is_rebalance OR (place = 2 AND since < done_at)
+    CASE WHEN kind = 'without_owner' AND since < done_at THEN greatest(since, started_at) END AS free_from,
+    least(until, done_at) AS free_until
+  FROM ended
 ),
-finished AS (
+summed AS (
   SELECT
-    group_id,
-    incarnation,
-    rollout_at AS started_at,
-    max(done_at) AS done_at,
-    max(way) AS way,
-    max(members) AS members,
-    max(of_members) AS of_members,
-    bool_or(is_static) AS is_static,
-    max(evidence) AS evidence,
-    max(certainty) AS certainty,
-    count(CASE WHEN place = 1 THEN 1 END) AS rebalances,
-    coalesce(
-      min(CASE WHEN place = 1 THEN first_generation END), min(CASE WHEN place = 0 THEN first_generation END)
-    ) AS first_generation,
-    coalesce(
-      max(CASE WHEN place = 1 THEN last_generation END), max(CASE WHEN place = 0 THEN last_generation END)
-    ) AS last_generation,
-    CASE
-      WHEN max(CASE WHEN owners_since <= rollout_at AND owners_until >= rollout_at THEN 1 ELSE 0 END) = 1
-        THEN coalesce(sum(:seconds(gap_until, gap_from)), 0)
-    END AS without_owner,
-    CASE
-      WHEN max(CASE WHEN owners_since <= rollout_at AND owners_until >= rollout_at THEN 1 ELSE 0 END) = 1
-        THEN coalesce(max(:seconds(gap_until, gap_from)), 0)
-    END AS longest_without_owner
-  FROM gaps
-  GROUP BY group_id, incarnation, rollout_at
+    *,
+    count(CASE WHEN is_part THEN 1 END) OVER whole AS rebalances,
+    min(CASE WHEN is_part THEN to_generation END) OVER whole AS first_generation,
+    max(CASE WHEN is_part THEN to_generation END) OVER whole AS last_generation,
+    sum(:seconds(free_until, free_from)) OVER whole AS seconds_without_owner,
+    max(:seconds(free_until, free_from)) OVER whole AS longest_without_owner_seconds
+  FROM clipped
+  WINDOW whole AS (PARTITION BY group_id, incarnation, started_at)
+),
+owners AS (
+  SELECT
+    group_id, incarnation, min(owned_from) AS since, max(coalesce(owned_until, :now)) AS until
+  FROM partition_ownership
+  WHERE cluster = :cluster
+  GROUP BY group_id, incarnation
 ),
 decoded AS (
   SELECT max(landed_at) AS decoded_until FROM ingest_progress WHERE cluster = :cluster
 )
 SELECT
-  group_id,
-  incarnation,
+  summed.group_id,
+  summed.incarnation,
   started_at,
   CASE WHEN decoded_until >= done_at + :pause THEN done_at END AS ended_at,
-  way,
-  CAST(members AS BIGINT) AS members,
-  CAST(of_members AS BIGINT) AS of_members,
-  is_static,
-  evidence,
-  certainty,
+  rollout['way'] AS way,
+  CAST(rollout['members'] AS BIGINT) AS members,
+  CAST(rollout['of_members'] AS BIGINT) AS of_members,
+  rollout['is_static'] AS is_static,
+  rollout['evidence'] AS evidence,
+  rollout['certainty'] AS certainty,
   CAST(rebalances AS BIGINT) AS rebalances,
-  first_generation,
-  last_generation,
-  CAST(without_owner AS DOUBLE) AS seconds_without_owner,
-  CAST(longest_without_owner AS DOUBLE) AS longest_without_owner_seconds
-FROM finished
+  coalesce(first_generation, rollout['first_generation']) AS first_generation,
+  coalesce(last_generation, to_generation) AS last_generation,
+  CASE WHEN owners.since <= started_at AND owners.until >= started_at
+    THEN CAST(coalesce(seconds_without_owner, 0) AS DOUBLE) END AS seconds_without_owner,
+  CASE WHEN owners.since <= started_at AND owners.until >= started_at
+    THEN CAST(coalesce(longest_without_owner_seconds, 0) AS DOUBLE) END AS longest_without_owner_seconds
+FROM summed
+LEFT JOIN owners ON owners.group_id = summed.group_id AND owners.incarnation = summed.incarnation
 CROSS JOIN decoded
+WHERE kind = 'rollout'

@@ -290,7 +290,9 @@ CASES: dict[str, tuple[list[Row], list[Row]]] = {
 }  # fmt: skip
 
 
-def lay_groups(config: Config, groups: dict[str, Iterable[Row]], *, owners: bool = True) -> None:
+def lay_groups(
+    config: Config, groups: dict[str, Iterable[Row]], *, owners: bool = True, is_reversed: bool = False
+) -> None:
     """Write memberships, their rebalances and what their members owned: one partition for each."""
     memberships: list[Row] = []
     rebalances: list[Row] = []
@@ -312,6 +314,8 @@ def lay_groups(config: Config, groups: dict[str, Iterable[Row]], *, owners: bool
             times = {"owned_from": row["joined_at"], "owned_until": row["left_at"]}
             ownership.append({**owner, **times, "topic": "orders", "partition": clients.index(row["client_id"])})
         rebalances += [{"group_id": group, "to_generation": number[moment], "at": at(moment)} for moment in begun]
+    if is_reversed:
+        memberships.reverse()
     lay(config, "memberships", *memberships, *({**row, "cluster": "other"} for row in memberships))
     lay(config, "rebalances", *rebalances)
     lay(config, "partition_ownership", *(ownership if owners else ()))
@@ -453,6 +457,20 @@ def test_rollouts_of_any_groups_are_disjoint_and_move_with_time(
             assert row["of_members"] == len(there)
         for one, other in pairwise(ours):
             assert one["ended_at"] <= other["started_at"]
+
+
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])
+@given(groups=st.lists(any_group(), min_size=60, max_size=60))
+def test_rollouts_do_not_depend_on_the_order_in_which_rows_are_stored(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[list[Row]]
+) -> None:
+    named = {f"{number:02}": rows for number, rows in enumerate(groups)}
+    found = []
+    for is_reversed in (False, True):
+        config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+        lay_groups(config, named, is_reversed=is_reversed)
+        found.append(rollouts(config))
+    assert found[0] == found[1]
 
 
 def _is_member(row: Row, start: float) -> bool:

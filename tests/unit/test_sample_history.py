@@ -10,6 +10,9 @@ import pytest
 from grouptrail.config import Config
 from grouptrail.contracts import View, tables, views
 from grouptrail.query.sql import run_query
+from grouptrail.query.views import expand
+from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.schema import arrow_type
 from support.from_config import sql_context
 from support.queries import asked
@@ -24,6 +27,15 @@ def test_view_returns_the_expected_rows(example: Config, view: View) -> None:
     query, wanted = ASKED[view.name]
     assert wanted
     assert asked(example, query) == [pytest.approx(row) for row in wanted]
+
+
+@each_view
+def test_view_can_be_queried_on_a_machine_with_one_core(example: Config, view: View) -> None:
+    """With one partition the engine plans sorts in another way."""
+    stored = warehouse_of(example).tables(list(view.tables))
+    opened = {table.name: found for table in stored if (found := table.open()) is not None}
+    engine = DataFusion(opened, settings={"datafusion.execution.target_partitions": "1"})
+    engine.rows(expand(ASKED[view.name][0], example.cluster).text).read_all()
 
 
 @each_view
