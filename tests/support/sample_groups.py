@@ -71,6 +71,19 @@ def crowd(config: Config, *, members: int, generations: int, group_id: str = "cr
     return group
 
 
+def deployed(config: Config, *, group_id: str = "deployed", since: float = 30) -> SimulatedGroup:
+    """Four members, which a deploy replaces one after another by new ones on the same hosts, half a minute apart."""
+    group = SimulatedGroup(group_id, {"orders": 8}, cluster=config.cluster)
+    pods = [(f"{group_id}-{name}", f"/10.0.5.{number}") for number, name in enumerate("abcd")]
+    group.rebalance(at(0), "group_started", joined=[Client(f"{name}-1", name, host) for name, host in pods])
+    for number, (name, host) in enumerate(pods):
+        left = {f"{name}-1": ("left", "left before its time")}
+        group.rebalance(at(since + number), "member_left", left=left)
+        group.rebalance(at(since + number + 0.5), "member_joined", joined=[Client(f"{name}-2", name, host)])
+    group.lay(config)
+    return group
+
+
 def groups_of_other_kinds(config: Config) -> None:
     """A KIP-848 group, a stopped group, one that has been empty for days, and one that only commits."""
     group = SimulatedGroup("audit", {"audit-log": 4}, cluster=config.cluster, kind="consumer", protocol="uniform")

@@ -16,14 +16,24 @@ from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
 from grouptrail.report.cluster_rows import read_cluster
 from grouptrail.report.group_rows import TABLES, GroupRows, read_group
-from grouptrail.report.layout import CAUSES, HUES, Member, arrange, colour_slots, lane_name, visible
+from grouptrail.report.layout import (
+    CAUSES,
+    HUES,
+    ROLLOUT_COLUMNS,
+    Member,
+    arrange,
+    arranged_rollouts,
+    colour_slots,
+    lane_name,
+    visible,
+)
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
 from grouptrail.report.timeline import timeline_page
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
-from support.sample_groups import KNOWN_UNTIL, billing, memberless, shared
+from support.sample_groups import KNOWN_UNTIL, billing, deployed, memberless, shared
 from support.small_tables import at, lay
 
 
@@ -406,3 +416,22 @@ def test_report_lists_storms_causes_and_worst_groups(simulated: Config) -> None:
     assert moment(data, data["days"][-1]) < KNOWN_UNTIL
     assert len(data["days"]) == 14
     assert table(data["worst"])[0]["group_id"] == "ledger"
+
+
+def test_timeline_file_has_the_rollouts_and_the_page_leaves_them_to_a_request(tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path))
+    deployed(config)
+    lay(config, "ingest_progress", {"landed_at": KNOWN_UNTIL})
+    tables = SqlSnapshot(warehouse_of(config), TABLES)
+    [rollout] = table(arrange(read_group(tables, "deployed", since=None, until=None, has_rollouts=True))["rollouts"])
+    start = drawn(config, "deployed")["start"]
+    noon = int(at(0).timestamp() * 1000) - start
+    assert (rollout["began"] - noon, rollout["until"] - noon) == (30 * 60_000, 33.5 * 60_000)
+    assert (rollout["way"], rollout["members"], rollout["of_members"]) == ("rolling", 4, 4)
+    assert table(drawn(config, "deployed")["rollouts"]) == []
+
+
+def test_rollout_that_may_go_on_has_no_end_in_the_timeline() -> None:
+    row = dict.fromkeys(("way", *ROLLOUT_COLUMNS)) | {"started_at": "2026-03-04T12:00:00Z", "ended_at": None}
+    [shown] = table(arranged_rollouts([row]))
+    assert (shown["began"], shown["until"], shown["way"]) == (int(at(0).timestamp() * 1000), None, "")

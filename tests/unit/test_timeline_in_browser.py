@@ -14,7 +14,7 @@ from grouptrail.report.timeline import timeline_page
 from grouptrail.runtime.warehouses import warehouse_of
 from support.chromium import Browser, Page
 from support.from_config import SAMPLE_SECONDS
-from support.sample_groups import crowd, hostile, memberless, shared
+from support.sample_groups import crowd, deployed, hostile, memberless, shared
 from support.small_tables import at, lay
 
 Open = Callable[..., Page]
@@ -357,3 +357,22 @@ def test_timeline_of_a_group_without_members_draws_its_commits(opened: Open, con
     page.mouse("mouseMoved", *middle(box(page, "#lanes rect.commits")))
     page.drawn()
     assert "without a member" in texts(page, "#tip")[0]
+
+
+def test_timeline_draws_a_rollout_above_the_rebalances_of_it(opened: Open, tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path / "lake"))
+    deployed(config)
+    lay(config, "ingest_progress", {"landed_at": at(90)})
+    page = opened(timeline_page(warehouse_of(config), "deployed", since=None, until=None))
+    page.drawn()
+    assert texts(page, "#head text.name")[:3] == ["time, UTC", "rollouts", "rebalances"]
+    rollout, mark = box(page, "rect.rollout"), box(page, ".mark", 1)
+    assert rollout["y"] + rollout["height"] <= mark["y"]
+    page.mouse("mouseMoved", rollout["x"] + rollout["width"] / 2, rollout["y"] + rollout["height"] / 2)
+    page.drawn()
+    lines = texts(page, "#tip > *")
+    assert lines[0] == "rollout of 4 of 4 members"
+    assert lines[2] == "rolling, likely"
+    assert lines[3] == "8 rebalances, to 2–9"
+    notes = [text for text in texts(page, "#rebalances td:last-child") if text]
+    assert notes == ["part of the rollout at 12:30"] * 8

@@ -13,16 +13,17 @@ import pytest
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import OpenTable, existing_table
 from support.exporter_tables import configured, lag_row, now, progress
-from support.sample_groups import KNOWN_UNTIL, billing
+from support.sample_groups import KNOWN_UNTIL, billing, deployed
 from support.small_tables import HISTORY, at, lay
 from support.web_client import Site
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """A group with ninety minutes of history, and one that only commits."""
+    """A group with ninety minutes of history, one that was deployed, and one that only commits."""
     config = configured(tmp_path_factory.mktemp("history"))
     billing(config)
+    deployed(config)
     lay(config, "ingest_progress", progress(0, 10, landed_at=KNOWN_UNTIL))
     lay(config, "consumer_lag", lag_row(1, group_id="mirror", topic="clicks", sampled_at=KNOWN_UNTIL))
     return Site(config)
@@ -89,6 +90,43 @@ def test_group_page_names_the_coordinator_and_links_it(tmp_path: Path) -> None:
     assert f"{first} <small>kafka-1</small>" in site.get("/groups/billing")
     assert f"{second} then and {first} now" in site.get("/groups/billing?at=2026-03-04T12:10:00Z")
     assert f"{second} then, or no longer and" in site.get("/groups/billing?at=2026-03-04T12:29:30Z")
+
+
+def test_rollouts_of_a_group_have_the_columns_of_the_view(site: Site) -> None:
+    answer = json.loads(site.get("/api/v1/rollouts/deployed"))
+    [rollout] = answer["rollouts"]
+    assert (answer["group_id"], answer["total"]) == ("deployed", 1)
+    assert (rollout["started_at"], rollout["ended_at"]) == ("2026-03-04T12:30:00Z", "2026-03-04T12:33:30Z")
+    assert (rollout["way"], rollout["certainty"], rollout["evidence"]) == ("rolling", "likely", "client_id_and_host")
+    assert (rollout["members"], rollout["of_members"], rollout["rebalances"]) == (4, 4, 8)
+    assert (rollout["first_generation"], rollout["last_generation"], rollout["seconds"]) == (2, 9, 210.0)
+    assert "2026-03-04 12:30:00" in site.get("/rollouts/deployed")
+
+
+@pytest.mark.parametrize(
+    ("between", "count"),
+    [("from=2026-03-04T12:33:00Z", 1), ("from=2026-03-04T12:34:00Z", 0), ("to=2026-03-04T12:29:00Z", 0),
+     ("from=2026-03-04T12:31:00Z&to=2026-03-04T12:31:30Z", 1)],
+)  # fmt: skip
+def test_rollouts_between_two_times_are_those_that_went_on_then(site: Site, between: str, count: int) -> None:
+    assert len(json.loads(site.get(f"/api/v1/rollouts/deployed?{between}"))["rollouts"]) == count
+
+
+def test_rollouts_of_a_group_without_any_are_an_empty_list(site: Site) -> None:
+    assert json.loads(site.get("/api/v1/rollouts/billing"))["rollouts"] == []
+    assert "It had none in this time" in site.get("/rollouts/mirror")
+
+
+def test_rollouts_of_an_unknown_group_are_not_found(site: Site) -> None:
+    assert json.loads(site.get("/api/v1/rollouts/deploied", status=404))["near"] == ["deployed"]
+
+
+def test_group_page_leaves_rollouts_to_a_request_of_its_own(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view takes longer than the rest of the page."""
+    monkeypatch.setattr("grouptrail.query.rollouts.view_query", None)
+    text = site.get("/groups/deployed")
+    assert 'data-source="/rollouts/deployed?from=' in text
+    assert text.count(' data-generation="') == 9
 
 
 def test_group_page_opens_each_table_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

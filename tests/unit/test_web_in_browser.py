@@ -34,6 +34,8 @@ PAGES = {
     "topics": "/topics",
     "rebalances": "/rebalances",
     "group": "/groups/billing",
+    "group-deployed": "/groups/deployed",
+    "rollouts": "/rollouts/deployed",
     "topic": "/topics/orders",
     "brokers": "/brokers/3",
     "group-at": "/groups/billing?at={at}",
@@ -81,6 +83,8 @@ LEAST_CONTRAST = """
 })()
 """
 
+ROLLOUTS_ARE_LOADED = "document.querySelector('#rollouts[data-source] > p a') === null"
+
 Visit = Callable[..., Page]
 
 
@@ -92,6 +96,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
         patch.setattr(small_tables, "NOON", now() - timedelta(minutes=91))
         patch.setattr(sample_groups, "KNOWN_UNTIL", small_tables.at(90))
         sample_groups.billing(config)
+        sample_groups.deployed(config)
     lay(config, "ingest_progress", progress(0, 10))
     lay_cluster(config, HOSTILE)
     lay(config, "group_states", *({**OPEN, "group_id": name, "state": "Stable"} for name in ("billing", HOSTILE)))
@@ -139,6 +144,7 @@ def visit(browser: Browser, exporter: Exporter) -> Iterator[Visit]:
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_page_is_wide_as_the_window_and_readable(visit: Visit, name: str, width: int, dark: bool) -> None:
     page = visit(PAGES[name], size=(width, 900), dark=dark)
+    page.wait_for(ROLLOUTS_ARE_LOADED)
     page.screenshot(f"web-{name}-{width}-{'dark' if dark else 'light'}", whole=True)
     assert page.value("document.documentElement.scrollWidth") <= width
     contrast, of = page.value(LEAST_CONTRAST)
@@ -192,6 +198,46 @@ def test_group_page_draws_the_timeline_and_links_rebalances(visit: Visit) -> Non
     assert page.value("document.querySelectorAll('#lanes path.span').length") >= 3  # one for each colour
     assert page.value("document.querySelector('tr:target').id") == "generation-5"
     assert page.value("document.querySelectorAll('.chart.lag path').length") > 5
+
+
+NOTE_REQUESTS = """{
+  window.asked = [];
+  const original = fetch;
+  window.fetch = (address, ...more) => {
+    asked.push(address);
+    return original(address, ...more);
+  };
+}"""
+MARKS = "[...document.querySelectorAll('.of-rollout')].map((one) => one.textContent)"
+
+
+def test_group_page_shows_its_rollout_and_marks_the_rebalances_of_it(visit: Visit) -> None:
+    page = visit("/groups/deployed")
+    page.wait_for(ROLLOUTS_ARE_LOADED)
+    page.drawn()
+    assert page.value("document.querySelector('#rollouts td.number').textContent") == "4 of 4"
+    marks = page.value(MARKS)
+    assert len(marks) == 8
+    assert len(set(marks)) == 1
+    assert marks[0].startswith("part of the rollout at ")
+    [label] = page.value("[...document.querySelectorAll('rect.rollout')].map((one) => one.ariaLabel)")
+    assert label.startswith("rollout of 4 of 4 members; ")
+    assert "8 rebalances, to 2–9" in label
+    refreshed(page, "true")
+    page.drawn()
+    assert page.value(MARKS) == marks
+    assert page.value("document.querySelectorAll('rect.rollout').length") == 1
+
+
+def test_group_page_loads_rollouts_again_when_members_have_changed(visit: Visit) -> None:
+    page = visit("/groups/deployed")
+    page.wait_for(ROLLOUTS_ARE_LOADED)
+    page.value(NOTE_REQUESTS)
+    refreshed(page, "asked.length > 0")
+    page.drawn()
+    assert not page.value("asked.some((url) => String(url).includes('/rollouts/'))")
+    page.value("DATA.people[0].at(-1).left_at = DATA.known; document.dispatchEvent(new Event('refreshed'))")
+    page.wait_for("asked.some((url) => String(url).includes('/rollouts/'))")
 
 
 def test_groups_page_refreshes_in_place_and_announces_changes(

@@ -18,7 +18,8 @@ from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, counted, duration, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.member_names import distinct_names
-from grouptrail.query.views import LATEST, default_values, filled, view_query
+from grouptrail.query.rollouts import name_of_way, rollouts_of
+from grouptrail.query.views import LATEST, filled
 from grouptrail.storage.damage import damage_of
 from grouptrail.storage.sql import Value, datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -95,13 +96,6 @@ SELECT min(record_at) AS at
 FROM {COMMITS}
 WHERE cluster = :cluster AND group_id = :group AND record_at <= :time
 """
-_ROLLOUTS = (
-    "SELECT *, :seconds(ended_at, started_at) AS seconds FROM (",
-    """)
-WHERE group_id = :group AND started_at <= :time
-ORDER BY started_at DESC
-""",
-)
 _OF_GROUP = ("group_kind", "protocol_type", "protocol", "record_partition", "incarnation", "generation")
 _CHANGED = ("members_joined", "members_left")
 _OF_ASSIGNMENT = ("partition_count", "skew", "is_assignors_own", "assignment_note")
@@ -210,17 +204,12 @@ def _led_by(tables: SqlSnapshot, partition: int | None, time: Value) -> Row | No
 
 def _rollouts(tables: SqlSnapshot, group: Row, time: datetime) -> list[Row]:
     """Return the rollouts that the listed generations belong to, the newest first."""
-    view = contracts.views()["rollouts"]
-    if not group["generations"] or not set(view.tables) <= tables.versions.keys():
+    if not group["generations"]:
         return []
-    cluster = tables.warehouse.cluster
-    # Values are filled in apart from the view: names may look like its placeholders.
-    before, after = (filled(part, {"group": group["group_id"], "time": time}) for part in _ROLLOUTS)
-    rows = tables.rows(before + view_query(view, cluster, default_values(view)) + after)
     listed = {(row["incarnation"], row["generation"]) for row in group["generations"]}
     return [
         row
-        for row in rows
+        for row in rollouts_of(tables, group["group_id"], until=time)
         if any(
             incarnation == row["incarnation"] and row["first_generation"] <= number <= row["last_generation"]
             for incarnation, number in listed
@@ -438,7 +427,7 @@ def _rollout(row: Row) -> str:
     first, last = row["first_generation"], row["last_generation"]
     parts = (
         f"rollout: {row['members']} of {counted(row['of_members'], 'member')}",
-        row["way"] and row["way"].replace("_", "-"),
+        name_of_way(row["way"]),
         counted(row["rebalances"], "rebalance"),
         "more may follow" if row["seconds"] is None else duration(row["seconds"]),
         "or the same processes joined again" if row["certainty"] == "ambiguous" else "",

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from grouptrail.query.errors import QueryError
+from grouptrail.query.rollouts import rollouts_of
 from grouptrail.query.show_group import COMMITS
 from grouptrail.query.views import expand, filled
 from grouptrail.storage.sql import Value
@@ -184,13 +185,16 @@ class GroupRows:
     lag: list[Row]
     verdicts: list[Row]
     commits: list[Row]
+    rollouts: list[Row]
 
 
-def read_group(tables: SqlSnapshot, group_id: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
+def read_group(
+    tables: SqlSnapshot, group_id: str, *, since: datetime | None, until: datetime | None, has_rollouts: bool = False
+) -> GroupRows:
     """Read a group between two times from `TABLES`: by default its last day, and the last event of an empty group.
 
-    The history of a group that never had members is that of its commits. Raises QueryError for a group without a
-    history, and for an interval outside of it."""
+    The history of a group that never had members is that of its commits. Rollouts are read only with `has_rollouts`:
+    they take about 0.1 s. Raises QueryError for a group without a history, and for an interval outside of it."""
     tables.require_group(group_id, "generations", COMMITS)
     cluster = tables.warehouse.cluster
     of_group: dict[str, Value] = {"cluster": cluster, "group": group_id}
@@ -230,6 +234,9 @@ def read_group(tables: SqlSnapshot, group_id: str, *, since: datetime | None, un
         lag=ask(_LAG) if has_lag else [],
         verdicts=ask(_VERDICTS) if has_lag else [],
         commits=ask(_COMMITS) if not lives and COMMITS in tables.versions else [],
+        rollouts=rollouts_of(tables, group_id, since=moment(since_us), until=moment(until_us))
+        if has_rollouts
+        else [],
     )
 
 

@@ -1,14 +1,20 @@
 /* The rows above the lanes: the axis, rebalances, generations and states. */
 
-let rebalances, generations, states, storms;
+let rebalances, generations, states, storms, rollouts;
 derive(() => {
-  [rebalances, generations, states, storms] =
-    [DATA.rebalances, DATA.generations, DATA.states, DATA.storms].map(rowsOf);
+  [rebalances, generations, states, storms, rollouts] =
+    [DATA.rebalances, DATA.generations, DATA.states, DATA.storms, DATA.rollouts].map(rowsOf);
 });
 
 const HEAD = { axis: 32, rebalances: 24, generations: 20, states: 18 };
 const HEAD_HEIGHT = Object.values(HEAD).reduce((sum, height) => sum + height) + 4;
+const ROLLOUTS = 19;
 const MARK = 17;
+
+/** Where the row of rebalances begins: that of rollouts is above it, if there are any. */
+function rebalancesTop() {
+  return HEAD.axis + (rollouts.length ? ROLLOUTS : 0);
+}
 
 /** Rebalances in view, grouped where their marks would overlap. */
 function rebalanceMarks(view) {
@@ -32,7 +38,8 @@ function drawHead(element, view) {
     if (tick.day && x < view.width - 60) parts.push(svg("text", { class: "day middle", x, y: 11 }, tick.day));
   }
   parts.push(svg("text", { class: "name", x: 8, y: 24 }, "time, UTC"));
-  let top = HEAD.axis;
+  if (rollouts.length) parts.push(...drawRollouts(view, HEAD.axis));
+  let top = rebalancesTop();
   parts.push(svg("text", { class: "name", x: 8, y: top + 15 }, "rebalances"));
   for (const [, left, right] of inView(view, storms, "began", "until")) {
     const box = { x: left - MARK / 2, y: top, width: right - left + MARK, height: HEAD.rebalances - 2 };
@@ -47,7 +54,21 @@ function drawHead(element, view) {
   parts.push(...drawStates(view, top));
   element.replaceChildren(...parts);
   element.setAttribute("width", view.width);
-  element.setAttribute("height", HEAD_HEIGHT);
+  element.setAttribute("height", HEAD_HEIGHT + rebalancesTop() - HEAD.axis);
+}
+
+function drawRollouts(view, top) {
+  const parts = [svg("text", { class: "name", x: 8, y: top + 13 }, "rollouts")];
+  for (const [rollout, left, right] of inView(view, rollouts, "began", "until")) {
+    const width = Math.max(right - left, 4);
+    const lines = rolloutLines(rollout);
+    const box = { x: left, y: top + 1, width, height: ROLLOUTS - 5, rx: 3 };
+    const style = rollout.until === null ? "rollout open" : "rollout";
+    parts.push(svg("rect", { class: style, ...box, role: "img", "aria-label": lines.filter(Boolean).join("; ") }));
+    const text = fitting(`${rollout.members} of ${rollout.of_members}`, width - 8);
+    if (text && width > 36) parts.push(svg("text", { class: "label", x: left + 5, y: top + 12 }, text));
+  }
+  return parts;
 }
 
 /** A mark. The Tab key focuses the first one; the arrow keys move to the next. */
@@ -79,6 +100,33 @@ function drawMark(mark, y, tabindex) {
   return element;
 }
 
+/** The rollout that a rebalance was part of, if any. */
+function rolloutOf({ at, to_generation: generation }) {
+  return rollouts.find((it) => {
+    const isIn = it.first_generation !== null && it.first_generation <= generation && generation <= it.last_generation;
+    return isIn && it.began <= at && (it.until === null || at <= it.until);
+  });
+}
+
+/** What a rebalance at a time was part of: `part of the rollout at 12:03`, with the day if it is another one. */
+function partOf(rollout, at) {
+  const [day, minute] = [time(rollout.began).slice(0, 10), time(rollout.began).slice(11, 16)];
+  return `part of the rollout at ${time(at).startsWith(day) ? minute : `${day} ${minute}`}`;
+}
+
+function rolloutLines(it) {
+  return [
+    `rollout of ${it.members} of ${plural(it.of_members, "member")}`,
+    span(it.began, it.until) + (it.until === null ? ": more members may follow" : ""),
+    `${it.way ? `${it.way}, ` : ""}${it.certainty}${it.certainty === "ambiguous" ? ": or the same processes joined again" : ""}`,
+    plural(it.rebalances, "rebalance")
+      + (it.first_generation === null ? "" : `, to ${it.first_generation}`)
+      + (it.last_generation === it.first_generation ? "" : `–${it.last_generation}`),
+    it.seconds_without_owner !== null
+      && `partitions without an owner for ${duration(it.seconds_without_owner * 1000)} in sum, at least`,
+  ];
+}
+
 function rebalanceLines(shown) {
   if (shown.length === 1) return oneRebalance(shown[0]);
   const causes = new Map();
@@ -94,10 +142,12 @@ function rebalanceLines(shown) {
 
 function oneRebalance(it) {
   const names = (numbers) => namesOf(numbers, 6);
+  const rollout = rolloutOf(it);
   return [
     `rebalance to ${DATA.kind === "classic" ? "generation" : "epoch"} ${it.to_generation}`,
     `${time(it.at)} UTC`,
     `${it.cause} (${it.certainty})`,
+    rollout && partOf(rollout, it.at),
     it.cause_note,
     ...(it.evidence ?? []),
     it.ruled_out && `ruled out: ${it.ruled_out}`,
@@ -158,13 +208,18 @@ function drawStates(view, top) {
 function headTooltip(view, x, y) {
   const at = view.at(x);
   if (y < HEAD.axis) return [time(Math.round(at)), "drag to zoom in, wheel to zoom, shift and drag to move"];
-  if (y < HEAD.axis + HEAD.rebalances) {
+  if (y < rebalancesTop()) {
+    const slack = (4 * (view.to - view.from)) / (view.width - GUTTER);
+    const it = rollouts.findLast((one) => one.began <= at && at <= Math.max(one.until ?? DATA.known, one.began + slack));
+    return it && rolloutLines(it);
+  }
+  if (y < rebalancesTop() + HEAD.rebalances) {
     const near = rebalanceMarks(view).find((mark) => Math.abs(mark.x - x) < MARK / 2 + 4);
     const storm = storms.find((one) => one.began <= at && at <= one.until);
     if (!near) return storm && stormLines(storm);
     return [...rebalanceLines(near.of), storm && stormLines(storm).join(", ")];
   }
-  if (y < HEAD.axis + HEAD.rebalances + HEAD.generations) {
+  if (y < rebalancesTop() + HEAD.rebalances + HEAD.generations) {
     const it = generations.findLast((one) => one.started_at <= at && at < (one.ended_at ?? DATA.known));
     return it && generationLines(it);
   }

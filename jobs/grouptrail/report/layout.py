@@ -9,12 +9,14 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import count
 from typing import Any
 
 from grouptrail import contracts
 from grouptrail.query.member_names import distinct_names
-from grouptrail.report.group_rows import GroupRows, Row
+from grouptrail.query.rollouts import name_of_way
+from grouptrail.report.group_rows import GroupRows, Row, microseconds
 
 HUES, SHADES = 12, 2
 _MOST_FACTS = 3
@@ -41,6 +43,10 @@ CAUSES = {
 }
 """The categories of causes in the timeline."""
 
+ROLLOUT_COLUMNS = (
+    *("members", "of_members", "evidence", "certainty", "rebalances", "first_generation", "last_generation"),
+    "seconds_without_owner",
+)
 _SORT_OF = {cause: sort for sort, causes in CAUSES.items() for cause in causes}
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -110,6 +116,7 @@ def arrange(group: GroupRows) -> dict[str, Any]:
         "states": columnar(shown(row, start, "started_at", "ended_at", "not_before") for row in group.states),
         "rebalances": columnar(_rebalance(row, members, start) for row in group.rebalances),
         "storms": columnar(_storm(row, start) for row in group.storms),
+        "rollouts": arranged_rollouts(group.rollouts, start),
         "lag_step": group.lag_step_us // 1000,
         "lag": columnar(_lag(group, start)),
     }
@@ -321,6 +328,24 @@ def _facts(row: Row) -> list[str]:
 def _storm(row: Row, start: int) -> Row:
     storm = shown(row, start, "began_us", "ended_us")
     return {"began": storm.pop("began_us"), "until": storm.pop("ended_us"), **storm}
+
+
+def arranged_rollouts(rows: Iterable[Row], start: int = 0) -> dict[str, Any]:
+    """Return rollouts, the oldest first, for the timeline; times are milliseconds since `start` (since 1970)."""
+    ordered = sorted(rows, key=lambda row: row["started_at"])
+    return columnar(
+        {
+            "began": _milliseconds(row["started_at"]) - start,
+            "until": None if row["ended_at"] is None else _milliseconds(row["ended_at"]) - start,
+            "way": name_of_way(row["way"]),
+            **{name: row[name] for name in ROLLOUT_COLUMNS},
+        }
+        for row in ordered
+    )
+
+
+def _milliseconds(time: str | datetime) -> int:
+    return microseconds(time if isinstance(time, datetime) else datetime.fromisoformat(time)) // 1000
 
 
 def _lag(group: GroupRows, start: int) -> Iterator[Row]:

@@ -32,6 +32,7 @@ function drawSoon() {
 function shadeUnknown() {
   for (const [id, from, to] of [["before", 0, DATA.first], ["after", DATA.known, DATA.until]]) {
     const [left, right] = [from, to].map((at) => Math.min(Math.max(view.x(at), GUTTER), view.width));
+    byId(id).style.top = `${rebalancesTop() + HEAD.rebalances}px`;
     byId(id).style.left = `${left}px`;
     byId(id).style.width = `${Math.max(right - left, 0)}px`;
   }
@@ -47,6 +48,7 @@ function showView() {
 }
 
 function rebalanceRow(it) {
+  const rollout = rolloutOf(it);
   const place = html("button", { type: "button", class: "link" }, time(it.at));
   place.addEventListener("click", () => {
     const length = Math.min(view.to - view.from, Math.max((view.to - view.from) / 8, 60e3));
@@ -63,7 +65,7 @@ function rebalanceRow(it) {
     number(it.partitions_moved),
     number(it.partitions_kept),
     it.duration_ms === null ? "" : `${duration(it.duration_ms)} (${it.duration_of})`,
-    it.cause_note,
+    [rollout && partOf(rollout, it.at), it.cause_note].filter(Boolean).join("; "),
   ];
 }
 
@@ -152,7 +154,8 @@ function showFacts() {
   const kind = DATA.kind ? `${DATA.kind} group` : "group";
   const facts = [
     `${kind} of cluster ${DATA.cluster}${DATA.protocol ? `, ${DATA.protocol}` : ""}`,
-    plural(rebalances.length, "rebalance") + (storms.length ? `, ${plural(storms.length, "storm")}` : ""),
+    plural(rebalances.length, "rebalance") + (storms.length ? `, ${plural(storms.length, "storm")}` : "")
+      + (rollouts.length ? `, ${plural(rollouts.length, "rollout")}` : ""),
     plural(DATA.members.length, "member"),
     plural(DATA.topics.reduce((sum, topic) => sum + topic.lanes.length, 0), "partition"),
     `history from ${time(DATA.first).slice(0, 19)} to ${time(DATA.known).slice(0, 19)} UTC`,

@@ -16,5 +16,5 @@ SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
 
 def timeline_page(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
     """Return the page of a group between two times; see `read_group` for defaults and errors."""
-    rows = read_group(SqlSnapshot(warehouse, TABLES), group_id, since=since, until=until)
+    rows = read_group(SqlSnapshot(warehouse, TABLES), group_id, since=since, until=until, has_rollouts=True)
     return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(rows))

@@ -20,9 +20,17 @@ from grouptrail.report.layout import visible
 
 def _column(table: str, name: str) -> Any:
     """Return a field that is described as a column of a table."""
-    column = next(column for column in contracts.tables()[table].columns if column.name == name)
+    return _described(next(column for column in contracts.tables()[table].columns if column.name == name))
+
+
+def _described(column: contracts.Column) -> Any:
     null = f" Null: {column.null_means}." if column.null_means else ""
     return Field(description=f"{column.about[:1].upper()}{column.about[1:]}.{null}")
+
+
+def _column_of_rollouts(name: str) -> Any:
+    """Return a field that is described as a column of the view of rollouts."""
+    return _described(next(column for column in contracts.views()["rollouts"].columns if column.name == name))
 
 
 class _Strict(BaseModel):
@@ -480,6 +488,48 @@ class Rebalances(Answer):
     page: int
     pages: int
     rebalances: list[GroupRebalance]
+
+
+class RolloutsQuery(Parameters):
+    """The parameters of a group's rollouts."""
+
+    cluster: str = Field(
+        default="", max_length=1000, description="Its cluster, if several have a group of this name."
+    )
+    since: Moment | None = Field(
+        default=None, alias="from", description="Only those that were not over before this time. Default: all."
+    )
+    until: Moment | None = Field(default=None, alias="to", description="Only those that began up to this time.")
+    name: str | None = _NAME
+
+
+class Rollout(Answer):
+    """A deploy or another restart of at least half of a group's members, one after another or all at once."""
+
+    incarnation: int = _column_of_rollouts("incarnation")
+    started_at: datetime = _column_of_rollouts("started_at")
+    ended_at: datetime | None = _column_of_rollouts("ended_at")
+    way: str | None = _column_of_rollouts("way")
+    members: int = _column_of_rollouts("members")
+    of_members: int = _column_of_rollouts("of_members")
+    is_static: bool = _column_of_rollouts("is_static")
+    evidence: str = _column_of_rollouts("evidence")
+    certainty: str = _column_of_rollouts("certainty")
+    rebalances: int = _column_of_rollouts("rebalances")
+    first_generation: int | None = _column_of_rollouts("first_generation")
+    last_generation: int | None = _column_of_rollouts("last_generation")
+    seconds: float | None = Field(description="How long it took. Null: more members may follow.")
+    seconds_without_owner: float | None = _column_of_rollouts("seconds_without_owner")
+    longest_without_owner_seconds: float | None = _column_of_rollouts("longest_without_owner_seconds")
+
+
+class Rollouts(Answer):
+    """The rollouts of a group: the view `rollouts`."""
+
+    cluster: str = _column("generations", "cluster")
+    group_id: str = _column("generations", "group_id")
+    total: int = Field(description="How many there are in this time.")
+    rollouts: list[Rollout] = Field(description="The newest first, at most 500.")
 
 
 class TopicQuery(Parameters):

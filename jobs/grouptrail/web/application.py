@@ -18,6 +18,7 @@ from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
 from grouptrail.query.formats import counted
+from grouptrail.query.rollouts import name_of_way
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
 from grouptrail.report.page import asset
@@ -28,7 +29,7 @@ from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, compressed, json_answer, json_path, this_page_with
-from grouptrail.web.routes import broker_pages, list_pages, pages
+from grouptrail.web.routes import broker_pages, list_pages, pages, rollout_pages
 from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
 
@@ -58,6 +59,7 @@ def application(
     app = _flask(log)
     app.register_blueprint(list_pages(index))
     app.register_blueprint(pages(index))
+    app.register_blueprint(rollout_pages(index))
     app.register_blueprint(broker_pages(index))
     app.register_blueprint(sql_pages(clusters, web))
     return app
@@ -110,6 +112,7 @@ def _flask(log: Log) -> Flask:
             freshness.as_of,
             texts.ago,
             texts.coded,
+            texts.milliseconds,
             texts.name,
             texts.named,
             texts.number,
@@ -128,6 +131,7 @@ def _flask(log: Log) -> Flask:
         "lag_chart": drawing.lag_chart,
         "offsets_chart": drawing.offsets_chart,
         "picture": Markup(asset("picture.html")),  # no part of it comes from the tables
+        "name_of_way": name_of_way,
         "ranges": ranges,
         "sort_of": sort_of,
         "sparkline": drawing.sparkline,

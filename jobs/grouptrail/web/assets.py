@@ -26,6 +26,7 @@ def assets() -> dict[str, Asset]:
     files_ = {
         "grouptrail.css": (asset("page.css") + _own("web.css") + _own("sql.css"), "text/css"),
         "grouptrail.js": (_own("web.js"), "text/javascript"),
+        "rollouts.js": (_own("rollouts.js"), "text/javascript"),
         "sql.js": (_own("sql.js"), "text/javascript"),
         "timeline.js": (joined_scripts(SCRIPTS), "text/javascript"),
         "icon.svg": (_own("icon.svg"), "image/svg+xml"),

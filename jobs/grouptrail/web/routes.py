@@ -10,7 +10,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.show_what_if import trouble_texts
-from grouptrail.report.layout import arrange
+from grouptrail.report.layout import arrange, arranged_rollouts
 from grouptrail.report.page import embedded
 from grouptrail.snapshot.state import STATES
 from grouptrail.web.answers import (
@@ -19,6 +19,8 @@ from grouptrail.web.answers import (
     GroupQuery,
     GroupsQuery,
     RebalancesQuery,
+    Rollouts,
+    RolloutsQuery,
     Stop,
     Topic,
     TopicQuery,
@@ -31,6 +33,7 @@ from grouptrail.web.openapi import API, description
 from grouptrail.web.rebalances_page import rebalances_page
 from grouptrail.web.requests import PageError, asked, json_answer
 from grouptrail.web.reset_commands import reset_commands
+from grouptrail.web.rollouts_page import rollouts_page
 from grouptrail.web.texts import page_of
 from grouptrail.web.topic_page import topic_page
 from grouptrail.web.topics_page import topics_page
@@ -137,6 +140,33 @@ def _redirect(path: str) -> AnyResponse:
     """Return a redirection to a list, with the parameters of the request."""
     query = request.query_string.decode("ascii", "ignore")
     return redirect(f"{path}?{query}" if query else path)
+
+
+def rollout_pages(index: GroupIndex) -> Blueprint:
+    """Return the pages of a group's rollouts."""
+    routes = Blueprint("rollout_pages", __name__)
+
+    def requested_rollouts(group_id: str) -> Rollouts:
+        query = asked(RolloutsQuery)
+        return rollouts_page(index, group_id if query.name is None else query.name, query)
+
+    @routes.get("/rollouts/", defaults={"group_id": ""})
+    @routes.get("/rollouts/<name:group_id>")
+    def show_rollouts(group_id: str) -> str:
+        answer = requested_rollouts(group_id)
+        return render_template(
+            "rollouts.html",
+            answer=answer,
+            clusters=index.clusters_of("group_id", answer.group_id),
+            drawn=Markup(embedded(arranged_rollouts([row.model_dump() for row in answer.rollouts]))),
+        )
+
+    @routes.get(f"{API}rollouts/", defaults={"group_id": ""})
+    @routes.get(f"{API}rollouts/<name:group_id>")
+    def answer_rollouts(group_id: str) -> Response:
+        return json_answer(requested_rollouts(group_id))
+
+    return routes
 
 
 def broker_pages(index: GroupIndex) -> Blueprint:

@@ -7,6 +7,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup, escape
 
+from grouptrail.report.group_rows import microseconds
 from grouptrail.report.layout import visible
 
 _SHOWN_NAME = 160
@@ -75,6 +76,11 @@ def ago(moment: datetime | None) -> str:
 def utc(moment: datetime | None) -> str:
     """Return a time in UTC to the second."""
     return "–" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def milliseconds(moment: datetime) -> int:
+    """Return a time as a count of milliseconds since 1970, as in the timeline."""
+    return microseconds(moment) // 1000
 
 
 def page_of(kind: str, named: str, **parameters: str | None) -> str:

@@ -53,6 +53,7 @@ if (parts.length) {
     const said = document.getElementById("announce");
     const after = announced();
     if (said && after !== before) said.textContent = after;
+    document.dispatchEvent(new Event("refreshed"));
   };
 
   const show = (part, fresh) => {
