@@ -66,6 +66,7 @@ def lag_rows(groups: int) -> pa.Table:
         "problem": None, "first_unread_record_at": None, "silent_seconds": None, "read_before_end": None,
         "usual_wait_seconds": None, "last_wait_seconds": None, "time_to_loss_seconds": 86_400.0,
         "time_to_loss_most_seconds": None, "time_to_loss_reason": "retention.ms=604800000",
+        "rule": "LAG_DID_NOT_FALL", "ruled_out": None,
     }  # fmt: skip
     each = {
         "group_id": names[group], "topic": topics[topic], "partition": number % PARTITIONS_A_TOPIC,
