@@ -181,4 +181,12 @@ def _exporter() -> list[Panel]:
             no_value="none",
             thresholds=RED_IF_ANY,
         ),
+        time_series(
+            "Brokers' log files that cannot be read",
+            "1 for each file of `broker_log.files` that does not exist or may not be read.",
+            Query(f"1 - {latest('grouptrail_broker_log_readable', CLUSTER)} > 0", "{{cluster}} {{file}}"),
+            unit="short",
+            no_value="none",
+            thresholds=RED_IF_ANY,
+        ),
     ]

@@ -5,6 +5,7 @@
     offset_commits + brokers --log-offsets-> log_offsets
     brokers --cluster-> brokers, topics, topic_partitions, topic_configs, coordinators, cluster_info,
                          log_sizes
+    brokers' log files --broker-log-> broker_log_events, and what they prove in the history
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
     all tables above       --lag-> consumer_lag, committed_offsets
 
@@ -18,10 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -46,6 +48,20 @@ class LagFeed:
     live: Callable[[], pa.Table] | None = None
 
 
+class Applied(Protocol):
+    """What became of the history: false if nothing changed; as text, what has changed, or why nothing could."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing could change; None if that was possible."""
+
+    def __bool__(self) -> bool: ...
+
+
+ApplyEvents = Callable[["datetime", "datetime"], Applied]
+"""Applies the events of brokers' logs in the table that were logged between two times to the history."""
+
+
 @dataclass(frozen=True)
 class JobContext(Generic[S]):
     """What a job is given.
@@ -53,6 +69,7 @@ class JobContext(Generic[S]):
     `warehouse` has a Spark session when the job is started. `kafka` are the settings of Kafka's client, secrets in
     clear, `settings` those of the job (`config.job_settings`). With `once` its query ends after the data that is
     available now. `is_written_here`: the job that writes the table which it follows runs in the same process.
+    `apply_events` is for what a job reads of brokers' logs.
     """
 
     warehouse: Warehouse
@@ -62,6 +79,7 @@ class JobContext(Generic[S]):
     once: bool = False
     is_written_here: bool = False
     feed: LagFeed | None = None
+    apply_events: ApplyEvents | None = None
 
 
 @dataclass(frozen=True)
@@ -138,9 +156,19 @@ CLUSTER = Job(
     module="grouptrail.cluster_facts.job",
     resumes_from_tables=True,
 )
+BROKER_LOG = Job(
+    name="broker-log",
+    about="follows the brokers' log files of `broker_log.files`, and applies what they prove to the history",
+    reads=(),
+    # It also updates rows of `rebalances` and `memberships`.
+    writes=("broker_log_events",),
+    module="grouptrail.broker_log.job",
+    resumes_from_tables=True,
+)
 HISTORY = Job(
     name="history",
     about="reconstructs each group's generations, states, members, ownership and rebalances from its records",
+    # It looks at the brokers' log, too, as far as that has been read.
     reads=("ingest_progress", "offset_commits", "group_metadata", "group_records", "undecodable_records"),
     writes=(
         "generations",
@@ -168,7 +196,7 @@ LAG = Job(
     publishes_lag=True,
 )
 
-JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, CLUSTER, HISTORY, LAG)
+JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, CLUSTER, BROKER_LOG, HISTORY, LAG)
 
 
 def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
@@ -176,4 +204,5 @@ def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
     jobs = (POLL if job is DECODE and not config.reads_topic else job for job in JOBS)
     if names:
         return tuple(job for job in jobs if job.name in names)
-    return tuple(job for job in jobs if job is not CLUSTER or config.cluster_facts.enabled)
+    disabled = {CLUSTER: not config.cluster_facts.enabled, BROKER_LOG: not config.broker_log.files}
+    return tuple(job for job in jobs if not disabled.get(job))

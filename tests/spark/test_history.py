@@ -188,7 +188,7 @@ def test_history_job_with_the_brokers_log_whenever_it_came_matches_a_rebuild(
 
     def ingest() -> None:
         events.append_rows(LOGGED)
-        apply_events(warehouse_of(config), LOGGED[0]["logged_at"], LOGGED[-1]["logged_at"], silent)
+        apply_events(warehouse_of(config), LOGGED[0]["logged_at"], LOGGED[-1]["logged_at"])
 
     def write_late(*given: Any) -> None:
         if given[1] == 2:

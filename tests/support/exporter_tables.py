@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from grouptrail.broker_log.status import FollowedFile, FollowStatus, write_status
 from grouptrail.cluster_facts.sampler import Sampler
 from grouptrail.cluster_facts.state import OpenRows
 from grouptrail.config import Config, load_config
 from grouptrail.exporter.text import Family
-from grouptrail.jobs import CLUSTER
+from grouptrail.jobs import BROKER_LOG, CLUSTER, Job
 from grouptrail.lag.calculator import ROWS
 from grouptrail.lag.state import PUBLISHED
 from grouptrail.runtime.warehouses import warehouse_of
@@ -62,6 +63,9 @@ def lay_everything(config: Config, *lag: dict[str, Any]) -> None:
     """Write rows to every table that the exporter reads; `lag` are further ones of `consumer_lag`."""
     lay_groups(config, *lag)
     lay_cluster(config, cluster_of())
+    note_followed_files(
+        config, FollowedFile("/logs/server.log", lines=9, events=3, unread_bytes=0, last_line_at=10.0)
+    )
 
 
 def lay_groups(config: Config, *lag: dict[str, Any]) -> None:
@@ -122,14 +126,19 @@ def lay_cluster(config: Config, cluster: FakeCluster, *, at: datetime | None = N
     found, problems = sampler.log_sizes()
     if found is not None:
         rows.replace_log_sizes(found)
-    write_last_sample(cast("Checkpoint", _Folder(config)), LastSample(at or now(), 60, problems))
+    write_last_sample(cast("Checkpoint", _Folder(config, CLUSTER)), LastSample(at or now(), 60, problems))
+
+
+def note_followed_files(config: Config, *files: FollowedFile, at: datetime | None = None) -> None:
+    """Note what the job `broker-log` knows of the files that it follows, at a time that is now by default."""
+    write_status(cast("Checkpoint", _Folder(config, BROKER_LOG)), FollowStatus(at or now(), 5, files))
 
 
 class _Folder:
-    """The folder of the job's checkpoint, which can be written without Spark."""
+    """The folder of a job's checkpoint, which can be written without Spark."""
 
-    def __init__(self, config: Config) -> None:
-        self._path = Path(warehouse_of(config).checkpoint_path(CLUSTER.name))
+    def __init__(self, config: Config, job: Job) -> None:
+        self._path = Path(warehouse_of(config).checkpoint_path(job.name))
 
     def write_text(self, name: str, text: str) -> None:
         self._path.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.broker_log.layouts import Line, NotALine, TimeZoneError, parse_line, time_zone, unwrapped
+from grouptrail.broker_log.layouts import Line, NotALine, parse_line, unwrapped
+from grouptrail.console.times import TimeZoneError, time_zone
 
 AT = datetime(2026, 11, 28, 9, 7, 53, 547_000, UTC)
 LOGGER = "org.apache.kafka.coordinator.group.GroupMetadataManager"

@@ -105,14 +105,13 @@ def test_rows_with_the_log_are_the_same_whether_its_lines_came_before_or_after(
     parts = [logged[1::2], logged[::2]]
     for part in parts:
         warehouse.table(EVENTS).append_rows(part)
-        apply_events(warehouse, *span(part), log=lambda _: None)
+        apply_events(warehouse, *span(part))
     after = stored(warehouse)
     assert after != without
     write(warehouse, *concluded(warehouse, folded))
     assert stored(warehouse) == after
-    said: list[str] = []
-    apply_events(warehouse, *span(logged), log=said.append)
-    assert (stored(warehouse), said) == (after, ["history: 0 rebalances and 0 endings of memberships updated"])
+    again = apply_events(warehouse, *span(logged))
+    assert (stored(warehouse), str(again)) == (after, "history: 0 rebalances and 0 endings of memberships updated")
 
 
 def test_rows_with_the_log_name_its_lines_and_keep_what_they_were(
@@ -161,7 +160,7 @@ def test_update_reads_events_in_pieces_with_the_same_result(
     expected = concluded(warehouse, folded)
     monkeypatch.setattr(broker_log_rows, "MOST_EVENTS", 60)
     assert [table.to_pylist() for table in concluded(warehouse, folded)] == [table.to_pylist() for table in expected]
-    apply_events(warehouse, *span(logged), log=lambda _: None)
+    apply_events(warehouse, *span(logged))
     late = stored(warehouse)
     write(warehouse, *expected)
     assert stored(warehouse) == late
@@ -173,10 +172,10 @@ def test_events_of_a_group_that_has_too_many_in_an_hour_prove_nothing(
     write(warehouse, *reversed(folded))
     without = stored(warehouse)
     warehouse.table(EVENTS).append_rows(logged)
-    apply_events(warehouse, *span(logged), log=lambda _: None)
+    apply_events(warehouse, *span(logged))
     assert stored(warehouse) != without
     monkeypatch.setattr(broker_log_rows, "MOST_NEAR", 1)
-    apply_events(warehouse, *span(logged), log=lambda _: None)
+    apply_events(warehouse, *span(logged))
     assert stored(warehouse) == without
 
 
@@ -201,7 +200,7 @@ def test_update_computes_rows_again_after_another_writer(
         update(table, rows, version)
 
     monkeypatch.setattr(Table, "update", racing)
-    apply_events(warehouse, *span(logged), log=lambda _: None)
+    apply_events(warehouse, *span(logged))
     found, _ = stored(warehouse)
     assert {row["followed_within_minute"] for row in found} == {77}
     assert "LOGGED_EXPIRY" in {row["rule"] for row in found}
@@ -209,6 +208,6 @@ def test_update_computes_rows_again_after_another_writer(
 
 def test_update_without_events_or_history_does_nothing(warehouse: Warehouse, tmp_path: Path, logged: Rows) -> None:
     assert update_rows(warehouse, *span(logged)) == broker_log_update.Updated()
-    said: list[str] = []
-    apply_events(Warehouse(str(tmp_path / "none"), "default"), *span(logged), log=said.append)
-    assert said == ["there is no history yet: the history job applies the events to the rows that it writes"]
+    updated = apply_events(Warehouse(str(tmp_path / "none"), "default"), *span(logged))
+    assert not updated
+    assert str(updated) == "there is no history yet: the history job applies the events to the rows that it writes"

@@ -539,3 +539,36 @@ def test_warehouse_in_the_home_of_an_unknown_user_is_refused() -> None:
     """Found by test_fuzz.py: it ended with a stack trace."""
     with pytest.raises(ConfigError, match=r"warehouse.*no user of this machine"):
         load_config(None, {"warehouse": "~no-such-user/lake"}, {})
+
+
+def test_files_to_follow_are_relative_to_the_file_that_names_them(tmp_path: Path) -> None:
+    """In the environment they are relative to the folder in which grouptrail is started, as the warehouse is."""
+    file = write('[broker_log]\nfiles = ["logs/*.log", "/var/log/server.log"]', "etc/grouptrail.toml")
+    assert load_config(file, {}, {}).broker_log.files == (str(tmp_path / "etc/logs/*.log"), "/var/log/server.log")
+    environ = {"GROUPTRAIL_BROKER_LOG__FILES": "a.log, b.log"}
+    assert load_config(None, {}, environ).broker_log.files == (str(tmp_path / "a.log"), str(tmp_path / "b.log"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ('files = ["s3://bucket/server.log"]', "is no local file: give paths of files, or patterns"),
+        ('files = [""]', "is no local file"),
+        ("files = [1]", "broker_log.files"),
+        ('time_zone = "Mars"', "'Mars' is no time zone: use a name such as Europe/Berlin"),
+    ],
+)
+def test_invalid_settings_of_files_to_follow_are_reported(setting: str, expected: str) -> None:
+    [problem] = problems(write(f"[broker_log]\n{setting}\n"))
+    assert expected in problem
+
+
+def test_each_cluster_follows_files_of_its_own() -> None:
+    """A file has lines of one cluster: those of others would get wrong causes."""
+    own = '[clusters.a.broker_log]\nfiles = ["/a/server.log"]\n[clusters.b]\n'
+    a, b = load_configs(write(own), {}, {})
+    assert (a.broker_log.files, b.broker_log.files) == (("/a/server.log",), ())
+    [problem] = problems(write(f'[broker_log]\nfiles = ["/server.log"]\n{own}'))
+    assert problem.endswith(
+        "broker_log.files: 2 clusters are configured, and a file has lines of one: set clusters.NAME.broker_log.files"
+    )

@@ -148,6 +148,7 @@ def test_metric_name_type_and_labels_follow_prometheus_conventions(metric: Metri
         "type",
         "outcome",
         "table",
+        "file",
         "reason",
         "version",
         "job_name",  # not job, which Prometheus sets itself

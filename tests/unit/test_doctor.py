@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from grouptrail.broker_log import inspection
 from grouptrail.config import Config
 from grouptrail.runtime import doctor
+from support import broker_log_lines as lines
 
 INSTALLED = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6", "kafka-python": "3.0.12"}
 REQUIRED = ["pyspark==4.2.0", "delta-spark==4.4.0", "deltalake>=1.6", "kafka-python[lz4]>=3.0"]
@@ -42,3 +46,54 @@ def test_check_versions_installed_packages_are_compared_with_the_requirements(
 def test_retention_of_the_brokers_is_compared_with_the_setting(minutes: float | None, status: str, text: str) -> None:
     finding = doctor._retention(minutes, 10_080.0)
     assert (finding.status, text in finding.text) == (status, True)
+
+
+MEMBER = "app-17e0bb30-0f94-4806-9276-0ad8e0e4ceea"
+LINE = lines.plain(0, lines.failed("orders", MEMBER))
+OTHER = "[2026-11-28 09:00:01,000] INFO started (kafka.server.KafkaServer)"
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "text"),
+    [
+        (
+            f"{LINE}\n{OTHER}\n",
+            "ok",
+            "2 lines of text, 1 of group coordinators at level INFO, the newest of 2026-11-28",
+        ),
+        (f"{lines.structured(0, lines.failed('orders', MEMBER))}\n", "ok", "1 line of JSON, 1 of group coordinators"),
+        (f"{OTHER}\n", "warn", "none of a group coordinator at level INFO: set the logger org.apache.kafka."),
+        (f"{LINE.replace('INFO', 'WARN')}\n", "warn", "none of a group coordinator at level INFO"),
+        ("what is this\n", "warn", "1 line, none in a known layout: use one of those in docs/broker-log.md"),
+        ("", "ok", "is empty"),
+        (None, "warn", "does not exist yet: check broker_log.files"),
+    ],
+)
+def test_check_broker_log_names_what_keeps_a_file_from_being_used(
+    tmp_path: Path, content: str | None, status: str, text: str
+) -> None:
+    path = tmp_path / "server.log"
+    if content is not None:
+        path.write_text(content)
+    [finding] = doctor.check_broker_log(Config(broker_log={"files": [str(path)]}))  # type: ignore[arg-type]
+    assert (finding.status, finding.subject, text in finding.text) == (status, "brokerlog", True), finding.text
+    assert finding.text.startswith(str(path))
+
+
+def test_check_broker_log_looks_at_the_end_of_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "LAST_BYTES", 1_000)
+    path = tmp_path / "server.log"
+    path.write_text(f"{'nothing' * 1_000}\n{LINE}\n")
+    [finding] = doctor.check_broker_log(Config(broker_log={"files": [str(path)]}))  # type: ignore[arg-type]
+    assert (finding.status, "1 line in its last" in finding.text) == ("ok", True), finding.text
+
+
+def test_check_broker_log_of_a_pattern_and_of_a_folder_says_what_is_wrong(tmp_path: Path) -> None:
+    files = [str(tmp_path / "*.log"), str(tmp_path)]
+    none, folder = doctor.check_broker_log(Config(broker_log={"files": files}))  # type: ignore[arg-type]
+    assert (none.status, "no file matches this pattern yet" in none.text) == ("warn", True)
+    assert (folder.status, "cannot be read" in folder.text) == ("FAIL", True)
+
+
+def test_check_broker_log_without_files_says_nothing() -> None:
+    assert list(doctor.check_broker_log(Config())) == []

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from grouptrail import contracts
+from grouptrail.broker_log.status import FollowedFile
 from grouptrail.config import Config, load_config
 from grouptrail.errors import GrouptrailError
 from grouptrail.exporter.families import group_families, momentary_families, pipeline_families
@@ -29,6 +30,7 @@ from support.exporter_tables import (
     lag_row,
     lag_table,
     lay_everything,
+    note_followed_files,
     now,
     progress,
 )
@@ -593,3 +595,30 @@ def test_snapshot_unreadable_table_raises_one_line_error_and_is_retried(config: 
     (log / "00000000000000000000.json").unlink()
     lay(config, "consumer_lag", lag_row(1))
     assert figure(config, "kafka_consumer_group_lag", reader) == {("billing", "orders", "1"): 5}
+
+
+def test_followed_files_have_figures_while_the_job_runs(config: Config) -> None:
+    """What is not known of a file has no series: it is never 0."""
+    lay_everything(config)
+    gone = FollowedFile("/logs/gone.log", lines=4, events=2, unmatched=1, malformed=1, problem="the file is gone")
+    note_followed_files(config, FollowedFile(STRANGE, 9, 3, 2, 1, 77, 10.5), gone)
+    log = {
+        name: figure(config, f"grouptrail_broker_log_{name}")
+        for name in (
+            "readable",
+            "lines_total",
+            "unmatched_lines_total",
+            "unread_bytes",
+            "last_line_timestamp_seconds",
+        )
+    }
+    assert log == {
+        "readable": {(STRANGE,): 1, ("/logs/gone.log",): 0},
+        "lines_total": {(STRANGE,): 9, ("/logs/gone.log",): 4},
+        "unmatched_lines_total": {(STRANGE,): 2, ("/logs/gone.log",): 1},
+        "unread_bytes": {(STRANGE,): 77},
+        "last_line_timestamp_seconds": {(STRANGE,): 10.5},
+    }
+    note_followed_files(config, gone, at=now() - timedelta(minutes=10))
+    names = {family.name for family in families(snapshot_reader(config).read())}
+    assert not any(name.startswith("grouptrail_broker_log_") for name in names)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.jobs import CLUSTER, DECODE, JOBS, POLL, jobs_for
+from grouptrail.jobs import BROKER_LOG, CLUSTER, DECODE, JOBS, POLL, jobs_for
 
 # Tables written by commands: so far only by `grouptrail check`.
-NO_JOBS = {"check_results", "broker_log_events"}
+NO_JOBS = {"check_results"}
 
-
-TOPIC, ADMIN = Config(source="topic"), Config(source="admin")
+FILES = {"files": ["/logs/server.log"]}
+TOPIC, ADMIN = (Config(source=source, broker_log=FILES) for source in ("topic", "admin"))  # type: ignore[arg-type]
 
 
 def test_jobs_write_each_table_of_the_contracts_once() -> None:
@@ -35,6 +35,11 @@ def test_jobs_for_admin_source_poll_takes_the_place_and_the_name_of_decode() -> 
 
 
 def test_jobs_for_cluster_switched_off_runs_only_if_named() -> None:
-    switched_off = Config(cluster_facts={"enabled": False})  # type: ignore[arg-type]
+    switched_off = Config(cluster_facts={"enabled": False}, broker_log=FILES)  # type: ignore[arg-type]
     assert jobs_for(switched_off) == tuple(job for job in JOBS if job is not CLUSTER)
     assert jobs_for(switched_off, ["cluster"]) == (CLUSTER,)
+
+
+def test_jobs_for_no_files_of_brokers_logs_follows_them_only_if_named() -> None:
+    assert jobs_for(Config()) == tuple(job for job in JOBS if job is not BROKER_LOG)
+    assert jobs_for(Config(), ["broker-log"]) == (BROKER_LOG,)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from grouptrail.broker_log.events import Event
 
@@ -41,7 +42,10 @@ _USUAL = re.compile(
 
 @dataclass(slots=True)
 class FoundLine:
-    """A line with events. `number` counts the lines of the file, `doubt` is why it may be a client's, if it may."""
+    """A line with events. `number` counts the lines of the file, `doubt` is why it may be a client's, if it may.
+
+    `is_passed_on`: it has been passed on with this doubt; `is_repeated`: and before that without it.
+    """
 
     number: int
     at: datetime
@@ -49,12 +53,15 @@ class FoundLine:
     events: tuple[Event, ...]
     is_structured: bool
     doubt: str | None = None
+    is_passed_on: bool = False
+    is_repeated: bool = False
 
 
 class Doubts:
     """Passes on the lines of one file, in order, once the lines near them have been seen.
 
-    With `trusts_clients`, the words of clients are taken to contain no lines of their own.
+    Where `passed` passes on some before that, they are passed on again if a later line makes them doubtful. With
+    `trusts_clients`, the words of clients are taken to contain no lines of their own.
     """
 
     def __init__(self, *, trusts_clients: bool = False) -> None:
@@ -82,17 +89,52 @@ class Doubts:
         self._last_at = at
         self._odd = (number, at)
         for line in self._waiting:
-            if not line.is_structured and _is_near(line, self._odd):
-                line.doubt = line.doubt or NEAR_INCOMPLETE
+            if not line.is_structured and line.doubt is None and _is_near(line, self._odd):
+                line.doubt = NEAR_INCOMPLETE
+                line.is_passed_on, line.is_repeated = False, line.is_passed_on
 
-    def rest(self) -> Iterator[FoundLine]:
-        """Yield the lines that still wait, at the end of the file."""
-        while self._waiting:
-            yield self._waiting.popleft()
+    def passed(self, up_to: int | None = None) -> Iterator[FoundLine]:
+        """Yield the lines that still wait: at the end of the file, or those up to a number, as no more may come."""
+        for line in self._waiting:
+            if not line.is_passed_on and (up_to is None or line.number <= up_to):
+                line.is_passed_on = True
+                yield line
+
+    def _forget_old(self, number: int) -> None:
+        """Forget the brokers whose last line is too far away to matter: a client can name any number of them."""
+        if len(self._latest) > 2 * LINES_NEAR:
+            kept = {broker: place for broker, place in self._latest.items() if number - place[0] <= LINES_NEAR}
+            self._latest = kept
+
+    def state(self) -> dict[str, Any]:
+        """Return what is needed to go on in another process, as JSON."""
+        return {
+            "odd": _place_as_json(self._odd),
+            "texts": [[group, *_as_json(place)] for group, place in self._texts.items()],
+            "latest": [[broker, *_as_json(place)] for broker, place in self._latest.items()],
+            "last_at": None if self._last_at is None else self._last_at.isoformat(),
+            "waiting": [
+                [line.number, line.at.isoformat(), line.text, line.doubt, line.is_passed_on, line.is_repeated]
+                for line in self._waiting
+            ],
+        }
+
+    def restore(self, state: Mapping[str, Any], parse: Callable[[str], tuple[tuple[Event, ...], bool]]) -> None:
+        """Go on from a state; `parse` returns the events of a line, and whether it is structured."""
+        self._odd = None if state["odd"] is None else _place(state["odd"])
+        self._texts = {group: _place(place) for group, *place in state["texts"]}
+        self._latest = {broker: _place(place) for broker, *place in state["latest"]}
+        self._last_at = None if state["last_at"] is None else datetime.fromisoformat(state["last_at"])
+        self._waiting = deque(
+            FoundLine(number, datetime.fromisoformat(at), text, *parse(text), doubt, is_passed_on, is_repeated)
+            for number, at, text, doubt, is_passed_on, is_repeated in state["waiting"]
+        )
 
     def _ready(self, number: int) -> Iterator[FoundLine]:
         while self._waiting and number - self._waiting[0].number > LINES_NEAR:
-            yield self._waiting.popleft()
+            line = self._waiting.popleft()
+            if not line.is_passed_on:
+                yield line
 
     def _doubt(self, line: FoundLine) -> str | None:
         if self._odd is not None and _is_near(line, self._odd):
@@ -111,6 +153,7 @@ class Doubts:
             latest = self._latest.get(event.broker_id)
             if latest is None or line.at >= latest[1] or line.number - latest[0] > LINES_NEAR:
                 self._latest[event.broker_id] = place
+                self._forget_old(line.number)
             if event.takes_text and not _USUAL.fullmatch(_client_text(event)):
                 self._texts.pop(event.group_id, None)
                 self._texts[event.group_id] = place
@@ -126,6 +169,19 @@ def _client_text(event: Event) -> str:
     reason = event.reason or ""
     _, named, words = reason.partition("; client reason: ")
     return words if named else reason
+
+
+def _as_json(place: tuple[int, datetime]) -> list[Any]:
+    return [place[0], place[1].isoformat()]
+
+
+def _place_as_json(place: tuple[int, datetime] | None) -> list[Any] | None:
+    return None if place is None else _as_json(place)
+
+
+def _place(stored: Sequence[Any]) -> tuple[int, datetime]:
+    number, at = stored
+    return number, datetime.fromisoformat(at)
 
 
 def _is_near(line: FoundLine, place: tuple[int, datetime]) -> bool:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from grouptrail.broker_log.events_table import EVENTS, write_events
 from grouptrail.broker_log.files import BrokerLogError
 from grouptrail.broker_log.reading import LineCounts, read_events
 from grouptrail.console.progress import Log, waiting
+from grouptrail.jobs import ApplyEvents
 
 if TYPE_CHECKING:
     from grouptrail.storage.warehouse import Warehouse
 
-EVENTS = "broker_log_events"
-
 _ROWS_AT_A_TIME = 20_000
 
 
-Apply = Callable[[datetime, datetime], None]
-"""Applies the events in the table that were logged between two times to the history."""
-
-
 def ingest_broker_log(
-    warehouse: Warehouse, paths: Sequence[Path], zone: tzinfo, log: Log, *, apply: Apply, trusts_clients: bool = False
+    warehouse: Warehouse,
+    paths: Sequence[Path],
+    zone: tzinfo,
+    log: Log,
+    *,
+    apply: ApplyEvents,
+    trusts_clients: bool = False,
 ) -> None:
     """Write the events of some files to `broker_log_events`, each once, log counts, and apply them to the history.
 
@@ -42,7 +44,7 @@ def ingest_broker_log(
             rows = read_events(path, zone, counts, trusts_clients=trusts_clients)
             try:
                 for batch in _batches(rows):
-                    written += _append_new(warehouse, batch)
+                    written += write_events(warehouse, batch)
                     logged = [*times, *(row["logged_at"] for row in batch)]
                     times = [min(logged), max(logged)]
             except BrokerLogError as error:
@@ -50,7 +52,8 @@ def ingest_broker_log(
     log(summary(counts, written, len(paths), time.monotonic() - started))
     if times:
         with waiting("applying them to the history"):
-            apply(*times)
+            updated = apply(*times)
+        log(str(updated))
     if counts.lines and not counts.events:
         log("no line of a group coordinator was found: set the logger org.apache.kafka.coordinator.group to INFO")
     if faults:
@@ -86,14 +89,3 @@ def _batches(rows: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         elif fault is None:
             return
     raise fault
-
-
-def _append_new(warehouse: Warehouse, rows: list[dict[str, Any]]) -> int:
-    """Append the rows that the table does not have, and return how many."""
-    table = warehouse.table(EVENTS)
-    first, last = (warehouse.literal(bound(row["logged_at"] for row in rows)) for bound in (min, max))
-    known = {row["event_id"] for row in table.select("event_id", f"AND logged_at BETWEEN {first} AND {last}")}
-    new = {row["event_id"]: row for row in rows if row["event_id"] not in known}
-    if new:
-        table.append_rows(new.values())
-    return len(new)

@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Literal
-from zoneinfo import ZoneInfo
-
-from grouptrail.errors import GrouptrailError
 
 _LEVELS = "TRACE|DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|FATAL|SEVERE"
 _DATE = (
@@ -44,10 +41,6 @@ _LOGGERS = ("log.logger", "loggerName", "logger_name", "logger", "_logger")
 _LEVEL_NAMES = ("log.level", "level", "severity")
 
 
-class TimeZoneError(GrouptrailError):
-    """A time zone has a name that is not known."""
-
-
 class AmbiguousTimeError(ValueError):
     """A local time that a change of clocks made happen twice, or never."""
 
@@ -71,22 +64,6 @@ class NotALine:
     """Text without a header, or whose header cannot be read."""
 
     why: Literal["continuation", "malformed", "ambiguous_time"]
-
-
-def time_zone(name: str) -> tzinfo:
-    """Return the time zone of an IANA name or an offset such as +02:00. Raises TimeZoneError."""
-    if name.upper() in ("UTC", "Z"):
-        return UTC
-    if offset := re.fullmatch(r"([+-])(\d\d):?(\d\d)?", name):
-        hours, minutes = int(offset[2]), int(offset[3] or 0)
-        if hours <= 18 and minutes < 60:
-            return timezone((1 if offset[1] == "+" else -1) * timedelta(hours=hours, minutes=minutes))
-    else:
-        try:
-            return ZoneInfo(name)
-        except (KeyError, ValueError, OSError):
-            pass
-    raise TimeZoneError(f"'{name}' is no time zone: use a name such as Europe/Berlin, or an offset such as +02:00")
 
 
 def unwrapped(text: str) -> tuple[str, bool]:

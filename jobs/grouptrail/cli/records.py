@@ -120,13 +120,13 @@ def ingest_broker_log(
     from functools import partial
 
     from grouptrail.broker_log.ingest import ingest_broker_log as run_ingest
-    from grouptrail.broker_log.layouts import time_zone as parse_zone
+    from grouptrail.console.times import time_zone as parse_zone
     from grouptrail.history.broker_log_update import apply_events
 
     zone = parse_zone(time_zone)
     warehouse = warehouse_of(options.load())
     warehouse.check()
-    apply = partial(apply_events, warehouse, log=print_now)
+    apply = partial(apply_events, warehouse)
     run_ingest(warehouse, files, zone, print_now, apply=apply, trusts_clients=trust_clients)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from grouptrail.config.model import (
     EXPORTERS_OF_TOPICS,
     AdminConfig,
+    BrokerLogConfig,
     ClusterFactsConfig,
     Config,
     DecodeConfig,
@@ -78,6 +79,11 @@ def log_offsets(config: Config) -> LogOffsetsSettings:
 def cluster_facts(config: Config) -> ClusterFactsSettings:
     """Return the settings of the cluster job."""
     return ClusterFactsSettings(config.cluster_facts, config.admin.requests_per_second)
+
+
+def broker_log(config: Config) -> BrokerLogConfig:
+    """Return the settings of the job that follows the brokers' log files."""
+    return config.broker_log
 
 
 def history(config: Config) -> HistorySettings:

@@ -96,6 +96,13 @@ def _by_cluster(settings: list[Setting], clusters: Sequence[str], problems: list
         for setting in shared
         if len(chosen) > 1 and setting.path == ("kafka", "bootstrap.servers") and setting.source is COMMAND_LINE
     ]
+    problems += [
+        f"{setting.place}: {len(clusters)} clusters are configured, and a file has lines of one: set "
+        f"{CLUSTERS}.NAME.broker_log.files"
+        for setting in shared
+        if len(clusters) > 1 and setting.path == ("broker_log", "files") and setting.value
+        if setting.source is not COMMAND_LINE or len(chosen) > 1
+    ]
     for name in chosen:
         merged = [*shared, *(setting for setting in settings if setting.cluster == name)]
         merged.sort(key=lambda setting: setting.source is COMMAND_LINE)

@@ -25,12 +25,14 @@ from grouptrail.config.secrets import hide_secrets, revealed
 from grouptrail.config.toml import to_toml
 from grouptrail.config.values import (
     ClientSetting,
+    FilePatterns,
     GroupSeconds,
     ListenAddress,
     Location,
     Patterns,
     SplitText,
     ThinningSteps,
+    TimeZone,
     WarehouseLocation,
 )
 
@@ -95,6 +97,21 @@ class ClusterFactsConfig(Section):
     """How often the cluster is sampled. Settings of topics are read every ten minutes, and when a topic is new."""
     log_sizes_interval_seconds: float = Field(default=300, ge=0, allow_inf_nan=False)
     """How often the sizes of all replicas' logs are read, with a sample of the cluster; 0: never."""
+
+
+class BrokerLogConfig(Section):
+    """The brokers' log files that the job `broker-log` follows."""
+
+    files: FilePatterns = ()
+    """Log files of the cluster's brokers, as paths or patterns such as /var/log/kafka/*/server.log, that the job
+    `broker-log` follows. A file that is rotated to a name such as server.log.1 is read to its end. A relative path in
+    the file is relative to the file's folder."""
+    interval_seconds: float = Field(default=5, gt=0, allow_inf_nan=False)
+    """How often the files are looked at."""
+    time_zone: TimeZone = "UTC"
+    """Time zone of times without an offset, such as Europe/Berlin or +02:00."""
+    trust_clients: bool = False
+    """No client puts lines of its own into names or reasons, so that lines of text prove as much as JSON."""
 
 
 class HistoryConfig(Section):
@@ -259,6 +276,7 @@ class Config(Section):
     admin: AdminConfig = Field(default_factory=AdminConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
     cluster_facts: ClusterFactsConfig = Field(default_factory=ClusterFactsConfig)
+    broker_log: BrokerLogConfig = Field(default_factory=BrokerLogConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)
     exporter: ExporterConfig = Field(default_factory=ExporterConfig)

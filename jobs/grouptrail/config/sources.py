@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from grouptrail.locations import is_uri
 
 DEFAULT_FILE = "grouptrail.toml"
 CLUSTERS = "clusters"
+_FOLLOWED = ("broker_log", "files")
 
 _PREFIX = "GROUPTRAIL_"
 _FILE_VARIABLE = f"{_PREFIX}CONFIG"
@@ -100,6 +101,20 @@ def read_file(file: Path | None, problems: list[str]) -> Iterator[Setting]:
         problems.append(f"{file}: cannot read the file: {error.strerror}")
         return
     source = Source(spell=lambda name: name, locate=lambda name: f"{file}: {name}")
+    for setting in _file_settings(tree, file, source):
+        yield replace(setting, value=_located(setting, file)) if setting.path == _FOLLOWED else setting
+
+
+def _located(setting: Setting, file: Path) -> Any:
+    """Return patterns of files that are relative to the folder of the settings file; other values as they are."""
+    value = setting.value.split(",") if isinstance(setting.value, str) else setting.value
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        return setting.value
+    folder = file.absolute().parent
+    return [one if not one or is_uri(one) else str(folder / Path(one.strip()).expanduser()) for one in value]
+
+
+def _file_settings(tree: Mapping[str, Any], file: Path, source: Source) -> Iterator[Setting]:
     for key, value in tree.items():
         if key in ("warehouse", "checkpoints") and isinstance(value, str) and value and not is_uri(value):
             yield Setting((key,), str(file.absolute().parent / Path(value).expanduser()), source)

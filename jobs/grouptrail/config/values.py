@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr
 
-from grouptrail.locations import normalized, shown
+from grouptrail.console.times import TimeZoneError, time_zone
+from grouptrail.locations import is_uri, normalized, shown
 
 _LISTEN_ADDRESS = re.compile(r"(\[[\w.:%]+\]|[\w.-]+):\d{1,5}")
 
@@ -57,6 +59,22 @@ def _check_warehouse(location: str) -> str:
     return location
 
 
+def _check_zone(name: str) -> str:
+    try:
+        time_zone(name)
+    except TimeZoneError as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+def _absolute(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return patterns of local files as absolute ones."""
+    for pattern in patterns:
+        if not pattern or is_uri(pattern) or "\0" in pattern:
+            raise ValueError(f"{pattern!r} is no local file: give paths of files, or patterns such as /logs/*.log")
+    return tuple(os.path.abspath(os.path.expanduser(pattern)) for pattern in patterns)
+
+
 def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
     """Return pairs of days and seconds, from texts like `7:600`."""
     steps = _split(value) if isinstance(value, (str, list, tuple)) else [value]
@@ -88,6 +106,8 @@ Location = Annotated[str, Field(min_length=1), AfterValidator(normalized), Plain
 WarehouseLocation = Annotated[Location, AfterValidator(_check_warehouse)]
 SplitText = BeforeValidator(_split)
 Patterns = Annotated[tuple[str, ...], SplitText, AfterValidator(_check_patterns)]
+FilePatterns = Annotated[tuple[str, ...], SplitText, AfterValidator(_absolute)]
+TimeZone = Annotated[str, AfterValidator(_check_zone)]
 ListenAddress = Annotated[str, AfterValidator(_check_address)]
 GroupSeconds = Annotated[
     tuple[tuple[str, float], ...],

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+from grouptrail.errors import GrouptrailError
 
 FORMS = "2026-11-21T14:55:00Z, 03:12 (its last occurrence), yesterday, 'yesterday 03:12', 2h, '90 min ago' or now"
 """Examples of every form, for messages and help."""
@@ -14,6 +17,26 @@ _PART = re.compile(rf"(\d{{1,6}})\s*({_UNIT})(?![a-z])\s*")
 _AGE = re.compile(rf"(?:{_PART.pattern})+(?:ago)?")
 _DAY = re.compile(r"(today|yesterday)(?:\s+(?:at\s+)?(\S+))?")
 _OF_DAY = re.compile(r"\d{2}:\d{2}(:\d{2})?")
+
+
+class TimeZoneError(GrouptrailError):
+    """A time zone has a name that is not known."""
+
+
+def time_zone(name: str) -> tzinfo:
+    """Return the time zone of an IANA name or an offset such as +02:00. Raises TimeZoneError."""
+    if name.upper() in ("UTC", "Z"):
+        return UTC
+    if offset := re.fullmatch(r"([+-])(\d\d):?(\d\d)?", name):
+        hours, minutes = int(offset[2]), int(offset[3] or 0)
+        if hours <= 18 and minutes < 60:
+            return timezone((1 if offset[1] == "+" else -1) * timedelta(hours=hours, minutes=minutes))
+    else:
+        try:
+            return ZoneInfo(name)
+        except (KeyError, ValueError, OSError):
+            pass
+    raise TimeZoneError(f"'{name}' is no time zone: use a name such as Europe/Berlin, or an offset such as +02:00")
 
 
 def parsed_time(text: str) -> datetime:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail import contracts
+from grouptrail.broker_log.status import FollowedFile
 from grouptrail.exporter.text import Family
 from grouptrail.snapshot.reader import OUTCOMES, Snapshot
 from grouptrail.snapshot.state import STATES, JobState
@@ -82,6 +83,7 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
         "grouptrail_damaged_files": _columns(
             ["table", "value"], [(name, len(snapshot.damage.get(name, ()))) for name in contracts.tables()]
         ),
+        **_followed(snapshot.followed),
         "grouptrail_series_dropped": _columns(["reason", "value"], list(dropped.items())),
         "grouptrail_refresh_duration_seconds": _table(value=[snapshot.seconds]),
         "grouptrail_snapshot_timestamp_seconds": _table(value=[snapshot.made_at]),
@@ -107,6 +109,22 @@ def momentary_families(
         rows["grouptrail_job_running"] = _table(job_name=names, value=[int(job.is_running) for job in states])
         rows["grouptrail_job_restarts_total"] = _table(job_name=names, value=[job.restarts for job in states])
     return list(_families(snapshot.cluster, rows))
+
+
+def _followed(files: Sequence[FollowedFile]) -> dict[str, pa.Table]:
+    """Return the families of the brokers' log files that are followed; none if there are no files."""
+    figures: dict[str, list[object]] = {
+        "readable": [int(file.problem is None) for file in files],
+        "lines_total": [file.lines for file in files],
+        "events_total": [file.events for file in files],
+        "unmatched_lines_total": [file.unmatched for file in files],
+        "malformed_lines_total": [file.malformed for file in files],
+        "unread_bytes": [file.unread_bytes for file in files],
+        "last_line_timestamp_seconds": [file.last_line_at for file in files],
+    }
+    paths: list[object] = [file.path for file in files]
+    rows = {f"grouptrail_broker_log_{name}": _table(file=paths, value=values) for name, values in figures.items()}
+    return rows if files else {}
 
 
 def _families(cluster: str, rows: Rows) -> Iterator[Family]:

@@ -35,7 +35,6 @@ from grouptrail.storage.engines.retries import with_retries
 from grouptrail.storage.rows import has_columns
 
 if TYPE_CHECKING:
-    from grouptrail.console.progress import Log
     from grouptrail.storage.reader import OpenTable
     from grouptrail.storage.table import Table
     from grouptrail.storage.warehouse import Warehouse
@@ -47,26 +46,32 @@ _LEAVER_COLUMNS = ("group_id", "incarnation", "to_generation", "departed")
 
 @dataclass(frozen=True)
 class Updated:
-    """How many rows have changed."""
+    """How many rows have changed, or the reason why none was looked at; false if none has changed."""
 
     rebalances: int = 0
     memberships: int = 0
+    reason: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.rebalances or self.memberships)
+
+    def __str__(self) -> str:
+        causes = counted(self.rebalances, "rebalance")
+        endings = counted(self.memberships, "ending of a membership", "endings of memberships")
+        return self.reason or f"history: {causes} and {endings} updated"
 
 
-def apply_events(warehouse: Warehouse, first: datetime, last: datetime, log: Log) -> None:
-    """Apply all events to the rows that those logged between two times may be about, and log how many change."""
+def apply_events(warehouse: Warehouse, first: datetime, last: datetime) -> Updated:
+    """Apply all events to the rows that those logged between two times may be about."""
     tables = warehouse.tables((REBALANCES, MEMBERSHIPS))
+    reason = None
     if any(table.open() is None for table in tables):
-        log("there is no history yet: the history job applies the events to the rows that it writes")
+        reason = "there is no history yet: the history job applies the events to the rows that it writes"
     elif not all(has_columns(table.open(), table.schema) for table in tables):
-        log("the history was written by an earlier version: grouptrail rebuild history applies the events to it")
+        reason = "the history was written by an earlier version: grouptrail rebuild history applies the events to it"
     elif warehouse.table(POSITIONS).has_rows(f"record_partition = {REBUILDING}"):
-        log("a rebuild of the history is running or was interrupted: it applies the events")
-    else:
-        updated = update_rows(warehouse, first - CLOCKS, last + JOIN_PHASE)
-        causes = counted(updated.rebalances, "rebalance")
-        endings = counted(updated.memberships, "ending of a membership", "endings of memberships")
-        log(f"history: {causes} and {endings} updated")
+        reason = "a rebuild of the history is running or was interrupted: it applies the events"
+    return Updated(reason=reason) if reason else update_rows(warehouse, first - CLOCKS, last + JOIN_PHASE)
 
 
 def update_rows(warehouse: Warehouse, first: datetime, last: datetime) -> Updated:

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from grouptrail.console.times import time_zone
 from grouptrail.errors import GrouptrailError
 from grouptrail.locations import is_uri, shown
 from grouptrail.query.formats import RowsFormat, write_rows
@@ -53,10 +54,11 @@ def examine(configs: Sequence[Config]) -> Iterator[Finding]:
     for check in CHECKS:
         yield from check(configs[0])
     for config in configs:
-        findings = check_kafka(config)
         named = len(configs) > 1
         yield from (
-            replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding for finding in findings
+            replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding
+            for check in (check_kafka, check_broker_log)
+            for finding in check(config)
         )
 
 
@@ -218,6 +220,14 @@ def check_kafka(config: Config) -> Iterator[Finding]:
             yield _retention(topic.retention_minutes(), config.history.offsets_retention_minutes)
     except GrouptrailError as error:
         yield Finding("FAIL", subject, str(error))
+
+
+def check_broker_log(config: Config) -> Iterator[Finding]:
+    """Check that the brokers' log files to follow can be read, and have lines of group coordinators."""
+    from grouptrail.broker_log.inspection import inspect_files
+
+    for found in inspect_files(config.broker_log.files, time_zone(config.broker_log.time_zone)):
+        yield Finding("ok" if found.is_good else "FAIL" if found.cannot_read else "warn", "brokerlog", found.text)
 
 
 def _check_polling(config: Config) -> Iterator[Finding]:

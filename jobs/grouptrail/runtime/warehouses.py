@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from grouptrail.console.progress import Log, print_now
-from grouptrail.jobs import Job, JobContext
+from grouptrail.jobs import BROKER_LOG, Job, JobContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,4 +73,8 @@ def query_context(
 
 def context_of(job: Job, config: Config, warehouse: Warehouse, log: Log, **more: Any) -> JobContext[Any]:
     """Return what a job is given; `more` are further fields of the context."""
+    if job is BROKER_LOG:
+        from grouptrail.history.broker_log_update import apply_events
+
+        more["apply_events"] = partial(apply_events, warehouse)
     return JobContext(warehouse, config.kafka_settings(), job.settings(config), log, **more)

@@ -21,8 +21,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from grouptrail import contracts
+from grouptrail.broker_log.status import FollowedFile, read_status
 from grouptrail.config.model import EXPORTERS_OF_TOPICS
 from grouptrail.config.patterns import is_allowed
+from grouptrail.jobs import BROKER_LOG
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.log import GONE
 from grouptrail.query.clusters import UnknownClusterError, stored_cluster
@@ -136,6 +138,7 @@ class StoredRows:
     `facts`: the cluster, in full for aliases that have it. Only for aliases there are rows of `logs`, the newest
     sample of each partition: topic, partition, log_start_offset, log_end_offset; `ownership`: group_id, topic, and
     how many partitions of it how many members own; `unassigned`: group_id, and how many members own nothing, if any.
+    `followed`: the brokers' log files that are followed now.
     `history_waits_since` is as in `Snapshot.newest`; `silence` is None if the newest sample of the logs was answered.
     """
 
@@ -154,6 +157,7 @@ class StoredRows:
     logs: pa.Table
     ownership: pa.Table
     unassigned: pa.Table
+    followed: tuple[FollowedFile, ...]
 
     @property
     def awaits_broker(self) -> bool:
@@ -196,7 +200,7 @@ class Snapshot(StoredRows):
 
     def forgotten(self) -> Snapshot:
         """Return the snapshot without what is no longer so: of the pipeline only."""
-        return replace(self.of(()), facts=ClusterFacts(), logs=_NO_LOGS)
+        return replace(self.of(()), facts=ClusterFacts(), logs=_NO_LOGS, followed=())
 
     def lag_by_group(self) -> pa.Table:
         """Return the summary of all groups."""
@@ -380,7 +384,12 @@ class SnapshotReader:
             logs=self._logs(facts),
             ownership=ownership,
             unassigned=unassigned,
+            followed=self._followed(),
         )
+
+    def _followed(self) -> tuple[FollowedFile, ...]:
+        status = read_status(self._warehouse, BROKER_LOG.name)
+        return () if status is None or status.is_stale() else status.files
 
     def _logs(self, facts: ClusterFacts) -> pa.Table:
         """Return the bounds of the logs in their newest sample, if it is recent."""

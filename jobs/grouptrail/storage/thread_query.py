@@ -68,15 +68,16 @@ class ThreadQuery(ABC):
 class IntervalQuery(ThreadQuery):
     """Processes a batch at an interval: for jobs that sample, and resume from their tables alone.
 
-    `process` gets the number of each batch, counted from the start. Of its checkpoint it needs no more than the
-    query's id, and writes nothing else. With `once` it ends after a batch.
+    `process` gets the number of each batch, counted from the start; the next one begins at once if it returns that
+    there is more to do. Of its checkpoint it needs no more than the query's id, and writes nothing else. With `once`
+    it ends after a batch that leaves nothing to do.
     """
 
     def __init__(
         self,
         checkpoint: Checkpoint,
         *,
-        process: Callable[[int], None],
+        process: Callable[[int], bool | None],
         once: bool,
         every_seconds: float,
         first_after_seconds: float = 0,
@@ -96,9 +97,11 @@ class IntervalQuery(ThreadQuery):
     def _process_batches(self) -> None:
         while not self._stopped.wait(max(0.0, self._due_at - time.monotonic())):
             self._is_processing = True
-            self._process(self._batch)
+            has_more = self._process(self._batch)
             self._batch += 1
             self._is_processing = False
+            if has_more:
+                continue
             if self._once:
                 return
             self._due_at = max(self._due_at + self._every_seconds, time.monotonic())
