@@ -82,6 +82,23 @@ def only(text: str, context: str = CONTEXT) -> Event:
             ("member_left", None, None, MODERN, None),
         ),
         (
+            f"[GroupId g][MemberId {MODERN}] Static member {MODERN} with instance id i-1 joins the streams group.",
+            ("member_joined", None, None, MODERN, None),
+        ),
+        (
+            f"[GroupId g][MemberId {MODERN}] Static member with instance id i-1 re-joins the streams group using the "
+            f"streams protocol. Created a new member {MODERN} to replace the existing member {A}.",
+            ("member_replaced", None, None, MODERN, None),
+        ),
+        (
+            f"[GroupId g][MemberId {MODERN}] Static member {MODERN} with instance id i-1 left the streams group.",
+            ("member_left", None, None, MODERN, None),
+        ),
+        (
+            f"[GroupId g] Streams member {MODERN} fenced from the group because the member session expired..",
+            ("member_expired", None, None, MODERN, None),
+        ),
+        (
             f"[GroupId g] Member {MODERN} fenced from the group because the member session expired.",
             ("member_expired", None, None, MODERN, None),
         ),
@@ -140,8 +157,18 @@ def test_rebalance_without_sync_gives_the_members_that_are_gone() -> None:
     assert (started.trigger, gone.event, gone.member_id) == ("sync_expired", "member_expired", A)
 
 
-def test_static_member_that_leaves_for_now_gives_no_event() -> None:
-    text = f"[GroupId g] Static Member {MODERN} with instance id i-1 temporarily left the consumer group."
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[GroupId g] Static Member {MODERN} with instance id i-1 temporarily left the consumer group.",
+        f"[GroupId g][MemberId {MODERN}] Static member {MODERN} with instance id i-1 temporarily left the streams "
+        "group.",
+        f"[GroupId g][MemberId {MODERN}] Computed new metadata hash: -6410590259395368677.",
+        f"[GroupId g][MemberId {MODERN}] Valid topic configuration found in 19ms, topology epoch 0 is now "
+        "initialized.",
+    ],
+)
+def test_message_that_proves_nothing_is_known_and_gives_no_event(text: str) -> None:
     assert parse_message(CONTEXT + text) == Message()
 
 

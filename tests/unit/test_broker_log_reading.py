@@ -53,6 +53,19 @@ def test_recorded_logs_are_of_every_release() -> None:
     assert {path.stem for path in lines.recorded()} == {f"kafka-{release}" for release in releases}
 
 
+@pytest.mark.parametrize("release", ["4.3.0", "4.4.0"])
+def test_read_events_of_a_recorded_log_of_streams_groups_knows_all_messages(release: str) -> None:
+    """Members join, leave, and are killed; in 4.4 static ones also go and come back."""
+    counts = LineCounts()
+    rows = read(lines.FOLDER / f"streams-{release}.log", counts)
+    kinds = Counter(row["event"] for row in rows)
+    assert (counts.unmatched, counts.malformed, counts.doubtful) == (0, 0, 0)
+    of_static = Counter(row["event"] for row in rows if row["group_id"] == "static")
+    assert kinds - of_static >= Counter(member_joined=3, member_left=2, member_expired=1)
+    if release == "4.4.0":
+        assert of_static >= Counter(member_joined=2, member_replaced=1, member_left=1, member_expired=1)
+
+
 FORGED = lines.plain(10, lines.failed("orders", A)).removesuffix(f" ({lines.LOGGER})")
 
 

@@ -116,7 +116,7 @@ def parse_message(message: str) -> Message:
         return _UNKNOWN
     text = context["text"]
     partition = None if context["partition"] is None else int(context["partition"])
-    if any(template.fields(text) is not None for template in _AWAY):
+    if any(template.fields(text) is not None for template in _SILENT):
         return Message()
     matching = [(fields, events) for template, events in _TEMPLATES if (fields := template.fields(text)) is not None]
     if not matching:
@@ -210,14 +210,18 @@ _TRIGGERS = tuple(
     )
 )
 
-# An instance id could end in "temporarily": this proves nothing, and leaves alone what would.
-_AWAY = tuple(
-    _Template(
-        f"[GroupId {{group}}] Static {member} {{member}} with instance id {{instance}} temporarily left the {kind} "
-        "group."
-    )
-    for member in ("member", "Member")
-    for kind in ("consumer", "streams")
+# An instance id could end in "temporarily", and a group be named "g][MemberId m": these prove nothing, and leave
+# alone what would.
+_SILENT = (
+    *(
+        _Template(
+            f"[GroupId {{group}}] Static {member} {{member}} with instance id {{instance}} temporarily left the "
+            f"{kind} group."
+        )
+        for member in ("member", "Member")
+        for kind in ("consumer", "streams")
+    ),
+    _Template("[GroupId {group}][MemberId {member}] Computed new metadata hash: {n}."),
 )
 
 _TEMPLATES = tuple(
@@ -300,8 +304,15 @@ _TEMPLATES = tuple(
         ),
         ("[GroupId {group}][MemberId {member}] Member joins the streams group.", _event("member_joined")),
         (
-            "[GroupId {group}][MemberId {member}] Static member with instance id {instance} joins the streams group.",
+            "[GroupId {group}][MemberId {member}] Static member {other} with instance id {instance} joins the "
+            "streams group.",
             _event("member_joined"),
+        ),
+        (
+            "[GroupId {group}][MemberId {member}] Static member with instance id {instance} re-joins the streams "
+            "group using the streams protocol. Created a new member {other} to replace the existing member "
+            "{members}.",
+            _event("member_replaced"),
         ),
         (
             "[GroupId {group}] Static member with instance id {instance} re-joins the consumer group using the "
@@ -312,6 +323,11 @@ _TEMPLATES = tuple(
         ("[GroupId {group}] Member {member} left the share group.", _event("member_left")),
         ("[GroupId {group}][MemberId {member}] Member {other} left the streams group.", _event("member_left")),
         (
+            "[GroupId {group}][MemberId {member}] Static member {other} with instance id {instance} left the streams "
+            "group.",
+            _event("member_left"),
+        ),
+        (
             "[GroupId {group}] Static member {member} with instance id {instance} left the consumer group.",
             _event("member_left"),
         ),
@@ -321,7 +337,7 @@ _TEMPLATES = tuple(
         ),
         ("[GroupId {group}] Member {member} fenced from the group because {fenced}.", _event("member_expired")),
         (
-            "[GroupId {group}] Streams member {member} fenced from the group because {reason}.",
+            "[GroupId {group}] Streams member {member} fenced from the group because {fenced}.",
             _event("member_expired"),
         ),
         ("[GroupId {group}] Bumped group epoch to {new}.", _event("epoch_bumped")),
@@ -337,7 +353,6 @@ _TEMPLATES = tuple(
         ),
         ("[GroupId {group}] Computed new metadata hash: {n}.", _event("metadata_changed")),
         ("[GroupId {group}] Computed new subscription metadata: {reason}.", _event("metadata_changed")),
-        ("[GroupId {group}][MemberId {member}] Computed new metadata hash: {n}.", _event("metadata_changed")),
         (
             "[GroupId {group}] Member {member} updated its subscribed topics to: {reason}.",
             _event("subscription_changed"),
@@ -359,7 +374,7 @@ _UNINTERESTING = re.compile(
     | Scanned|Refreshing|Ignoring|Static\ member\ .*(?:fenced|cannot\ join)|Member\ .*\ new\ assignment\ state
     | Cannot\ compute|Group\ not\ found|Assignment\ conf|Creating\ a\ simple|Configuring|The\ )
     | \[GroupId\ .*\]\[MemberId\ .*\]\ (?:Member\ initialized|Member\ joined|Member\ updated|Member's\ new\ assignment
-    | Configuring|Assignment\ conf|Static\ member\ with)
+    | Configuring|Valid\ topic|Assignment\ conf|Static\ member\ with)
     """,
     re.VERBOSE | re.DOTALL,
 )
