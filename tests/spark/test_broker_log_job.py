@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_broker_log_job_once_reads_what_is_new_and_all_without_its_checkpoint(
     assert "broker-log: the next run begins where its tables end" in succeeded(recovered)
     run_once(config, spark)
     assert seconds(config) == [0, 10]
+
+
+def test_documented_commands_print_what_the_page_shows(config: Config, path: Path, cli: Cli) -> None:
+    """But for the duration; of a broker that does not answer doctor says so, too."""
+    shutil.copy(lines.FOLDER / "kafka-4.3.0.log", path)
+    page = (Path(__file__).parents[2] / "docs" / "broker-log.md").read_text("utf-8")
+    block = page.partition("## Follow the files")[2].partition("```console\n")[2].partition("```")[0]
+    block = block.replace("/var/log/kafka/server.log", str(path))
+    run, *shown = [part.splitlines() for part in block.split("$ grouptrail ")[1:]]
+    printed = succeeded(cli(config, *run[0].split()))
+    assert [without_duration(line) for line in run[1:]] == [
+        without_duration(line) for line in printed.splitlines() if line.startswith("broker-log")
+    ]
+    [(command, line)] = shown
+    arguments = command.partition(" | ")[0].split()
+    doctor = cli(config, *arguments, environ={"GROUPTRAIL_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"})
+    assert line in doctor.printed.splitlines()
+
+
+def without_duration(line: str) -> str:
+    return re.sub(r"in [\d.]+ s$", "", line)
 
 
 def test_broker_log_job_follows_until_it_is_stopped_and_resumes(

@@ -244,6 +244,21 @@ def test_following_while_it_was_down_reads_all_files_that_came_since(tmp_path: P
     assert follower.files["server.log"].lines == 7
 
 
+def test_following_of_a_link_that_leads_elsewhere_reads_the_file_before_to_its_end(tmp_path: Path) -> None:
+    """As in /var/log/containers, when a container is started again."""
+    logged(tmp_path / "pod" / "0.log", 0)
+    link = tmp_path / "container.log"
+    link.symlink_to(tmp_path / "pod" / "0.log")
+    follower = Job(tmp_path, "container.log")
+    follower.look()
+    logged(tmp_path / "pod" / "0.log", 10)
+    logged(tmp_path / "pod" / "1.log", 20)
+    link.unlink()
+    link.symlink_to(tmp_path / "pod" / "1.log")
+    follower.look()
+    assert (follower.seconds(), len(follower.said)) == ([0, 10, 20], 2)
+
+
 def test_following_of_a_file_whose_rest_is_gone_says_so_once(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     logged(path, 0)

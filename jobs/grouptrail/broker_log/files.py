@@ -29,7 +29,7 @@ class BrokerLogError(GrouptrailError):
 
 
 class MovedError(Exception):
-    """Another file has taken the place of the one that was to be read."""
+    """The file that was to be read is not at its path any more."""
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, bool]]:
@@ -47,8 +47,8 @@ def read_chunks(
 ) -> Iterator[tuple[bytes | None, bool]]:
     """Yield the uncompressed content of a file after some bytes, then None with whether the file is damaged there.
 
-    `place` are the device and inode that the file must have. Raises MovedError if it has others, and BrokerLogError,
-    of a damaged or truncated file after that.
+    `place` are the device and inode that the file must have. Raises MovedError if it has not, and BrokerLogError, of
+    a damaged or truncated file after that.
     """
     try:
         with open_regular(path) as file, closing(_uncompressed(file)) as stream:
@@ -57,6 +57,8 @@ def read_chunks(
                 raise MovedError
             damage = yield from _chunks(stream, offset)
     except OSError as error:
+        if place is not None and isinstance(error, FileNotFoundError):
+            raise MovedError from error
         raise BrokerLogError(
             f"{path} cannot be read ({error.strerror or error}): check the path and its rights"
         ) from error

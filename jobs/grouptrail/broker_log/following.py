@@ -6,6 +6,7 @@ there, after a restart as at any other look.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
@@ -124,7 +125,7 @@ class FollowedLog:
         if self._is_as_before():
             return
         try:
-            current = File.of(self.path)
+            current = File.of(Path(os.path.realpath(self.path)))
         except OSError as error:
             yield from self._read_without_current(error, others)
             return
