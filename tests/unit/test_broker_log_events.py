@@ -35,6 +35,16 @@ def only(text: str, context: str = CONTEXT) -> Event:
             f"{PREPARING}explicit `LeaveGroup` request for ({A}, {C}) members.).",
             ("rebalance_started", 4, None, None, "member_left"),
         ),
+        pytest.param(
+            f"{PREPARING}explicit `LeaveGroup` request for () members.).",
+            ("rebalance_started", 4, None, None, "member_left"),
+            id="removed-by-its-instance-id",
+        ),
+        pytest.param(
+            f"{PREPARING}explicit `LeaveGroup` request for (, {A}) members.).",
+            ("rebalance_started", 4, None, A, "member_left"),
+            id="one-by-its-instance-id",
+        ),
         (
             f"{PREPARING}removing member {A} on heartbeat expiration.).",
             ("rebalance_started", 4, None, A, "member_expired"),

@@ -59,7 +59,8 @@ _FENCED = (
     r"the member session expired\.?|the member failed to sync within timeout\.?|the classic member failed to join "
     r"within the rebalance timeout\.?|it failed to transition from epoch -?\d+ within \d+ms"
 )
-_FREE = frozenset({"group", "member", "instance", "other", "reason", "members"})
+_FREE = frozenset({"group", "member", "instance", "other", "reason", "members", "leaving"})
+_MAY_BE_EMPTY = frozenset({"reason", "leaving"})
 _KINDS = {
     "state": r"\w+",
     "old": r"\d{1,10}",
@@ -82,7 +83,7 @@ class _Template:
                 lazy.append(re.escape(part))
                 greedy.append(re.escape(part))
             elif part in _FREE:
-                some = "*" if part == "reason" else "+"
+                some = "*" if part in _MAY_BE_EMPTY else "+"
                 lazy.append(f"(?P<{part}>.{some}?)")
                 greedy.append(f"(?P<{part}>.{some})")
             else:
@@ -170,8 +171,11 @@ def _rebalance(fields: _Fields) -> list[Event] | None:
     if not matching:
         return [Event(group, "rebalance_started", old, None, None, "unknown", reason, takes_text=True)]
     named, trigger = matching[0]
-    listed = named.get("members") or named.get("member")
-    members = [] if listed is None else _members(listed)
+    # A member that is removed by its instance id has no id in the request.
+    listed = (
+        named.get("members") or named.get("member") or ", ".join(filter(None, named.get("leaving", "").split(", ")))
+    )
+    members = _members(listed) if listed else []
     if members is None or not named or len(matching) > 1:
         return None
     only = members[0] if len(members) == 1 else None
@@ -187,7 +191,7 @@ _TRIGGERS = tuple(
     (_Template(text), trigger)
     for text, trigger in (
         ("Adding new member {member} with group instance id {instance}; client reason: {reason}", "member_joined"),
-        ("explicit `LeaveGroup` request for ({members}) members.", "member_left"),
+        ("explicit `LeaveGroup` request for ({leaving}) members.", "member_left"),
         ("Removing member {member} on LeaveGroup; client reason: {reason}", "member_left"),
         ("removing member {member} on heartbeat expiration.", "member_expired"),
         ("removing member {member} on heartbeat expiration", "member_expired"),
