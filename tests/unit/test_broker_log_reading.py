@@ -76,6 +76,14 @@ def test_line_in_the_reason_of_another_group_is_doubtful(tmp_path: Path) -> None
     assert [row["doubt"] for row in rows] == [None, FOLLOWS_TEXT]
 
 
+@pytest.mark.parametrize("reason", ["", "not provided", "the consumer is being closed"])
+def test_line_after_a_usual_reason_of_another_group_is_not_doubtful(tmp_path: Path, reason: str) -> None:
+    """Static members of Java's client 3.9 join with an empty one."""
+    joined = lines.preparing("orders", 1, f"Adding new member {A} with group instance id i; client reason: {reason}")
+    written = [lines.plain(0, joined), lines.plain(1, lines.failed("payments", B))]
+    assert [row["doubt"] for row in events_of(tmp_path, written)] == [None, None]
+
+
 def test_line_in_a_reason_is_no_line_in_json(tmp_path: Path) -> None:
     rows = events_of(tmp_path, [lines.structured(10, lines.left("evil", B, f"bye\n{FORGED} ({lines.LOGGER})"))])
     assert named(rows) == [("evil", "member_left", B)]

@@ -30,7 +30,8 @@ FOLLOWS_TEXT = "follows an unusual reason of a client of another group"
 NEAR_INCOMPLETE = "near a line that is incomplete or has an unknown message"
 BACK_IN_TIME = "earlier than a line before it"
 
-# The reasons of clients of Kafka's own, librdkafka's lack of one, and lists of topics.
+# The reasons of clients of Kafka's own, librdkafka's lack of one, and lists of topics. Static members of Java give an
+# empty one for their first join.
 _USUAL = re.compile(
     r"""not\ provided|member\ was\ removed\ by\ an\ admin|subscription\ has\ changed|group\ is\ already\ rebalancing
     | (?:the\ )?consumer\ .{0,60}|need\ to\ re.{0,200}|rebalance\ (?:failed\ due\ to|enforced).{0,100}
@@ -154,7 +155,8 @@ class Doubts:
             if latest is None or line.at >= latest[1] or line.number - latest[0] > LINES_NEAR:
                 self._latest[event.broker_id] = place
                 self._forget_old(line.number)
-            if event.takes_text and not _USUAL.fullmatch(_client_text(event)):
+            words = _client_text(event)
+            if event.takes_text and words and not _USUAL.fullmatch(words):
                 self._texts.pop(event.group_id, None)
                 self._texts[event.group_id] = place
         while self._texts:
