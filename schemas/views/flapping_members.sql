@@ -21,7 +21,11 @@ SELECT
   client_host,
   instance_id,
   count(*) AS joins,
-  count(CASE WHEN ended IN ('expired', 'poll_timeout', 'left_or_expired', 'expired_or_removed') THEN 1 END) AS expired,
+  count(
+    CASE WHEN ended IN (
+      'expired', 'poll_timeout', 'rebalance_timeout', 'left_or_poll_timeout', 'left_or_expired', 'expired_or_removed'
+    ) THEN 1 END
+  ) AS expired,
   min(joined_at) AS first_joined_at,
   max(joined_at) AS last_joined_at,
   min(:seconds(left_at, joined_at)) AS shortest_stay_seconds

@@ -19,6 +19,7 @@ from support.broker_log_lines import assigned, at, events_of, failed, left, prep
 
 A, B = "app-17e0bb30-0f94-4806-9276-0ad8e0e4ceea", "b-1536646c-48f4-4998-9bfb-accd8a286c4b"
 CLOSED, POLL_TIMEOUT = "the consumer is being closed", "consumer poll timeout has expired."
+BY_ADMIN = "member was removed by an admin"
 RECORD = {"source": "record", "at": at(12), "record_partition": 0, "record_offset": 7, "shows": "…"}
 
 Values = dict[str, Any]
@@ -28,6 +29,7 @@ STALLED = ("member_poll_timeout", "recorded", "LOGGED_POLL_TIMEOUT")
 CLOSING = ("member_left", "recorded", "LOGGED_LEAVE")
 LEFT = ("member_left", "likely", "LOGGED_LEAVE_UNEXPLAINED")
 SILENT = ("member_expired", "likely", "GONE_SILENT")
+REMOVED = ("member_removed", "recorded", "LOGGED_REMOVAL")
 DIFFERS = (OPEN, "ambiguous", "LOG_DIFFERS_ABOUT_MEMBERS")
 
 
@@ -80,6 +82,9 @@ def gone(folder: Path, what: str, *, is_text: bool = False) -> list[Values]:
         pytest.param("member_expired", "GONE_SILENT", CLOSED, True, DIFFERS, id="differ-forgeable"),
         pytest.param("member_left", "GONE_WITHIN_TIMEOUTS", "expired", False, DIFFERS, id="differ-records"),
         pytest.param("member_expired", "GONE_AFTER_ABSENCE", CLOSED, False, CLOSING, id="exception-of-records"),
+        pytest.param(OPEN, "GONE", BY_ADMIN, False, REMOVED, id="removed"),
+        pytest.param("member_left", "GONE_AFTER_COMMIT", BY_ADMIN, False, REMOVED, id="narrower-than-commits"),
+        pytest.param("member_expired", "GONE_SILENT", BY_ADMIN, False, DIFFERS, id="differ-removed"),
     ],
 )
 def test_cause_with_the_log(
@@ -119,9 +124,16 @@ def test_ending_by_commits_that_a_forgeable_line_confirms_stays_and_keeps_the_li
     [
         pytest.param("left_or_expired", "expired", None, "expired", id="open"),
         pytest.param("left_or_expired", CLOSED, None, "left", id="closed"),
-        pytest.param("left_or_expired", "not provided", None, "left_or_expired", id="no-reason"),
+        pytest.param("left_or_expired", "not provided", None, "left_or_poll_timeout", id="no-reason"),
+        pytest.param("poll_timeout", "not provided", None, "poll_timeout", id="no-reason-but-it-had-stalled"),
+        pytest.param("left", "not provided", None, "left", id="no-reason-but-it-had-left"),
+        pytest.param("left_or_expired", BY_ADMIN, None, "removed", id="removed"),
+        pytest.param("left", BY_ADMIN, None, "removed", id="removed-rather-than-left"),
+        pytest.param("expired", BY_ADMIN, None, "left_or_expired", id="differ-removed"),
         pytest.param("left_or_expired", "not provided", 300_000, "left", id="no-reason-but-it-polled"),
-        pytest.param("left_or_expired", "not provided", 5_000, "left_or_expired", id="no-reason-and-perhaps-no-poll"),
+        pytest.param(
+            "left_or_expired", "not provided", 5_000, "left_or_poll_timeout", id="no-reason-and-perhaps-no-poll"
+        ),
         pytest.param("left", CLOSED, None, "left", id="agree"),
         pytest.param("poll_timeout", POLL_TIMEOUT, None, "poll_timeout", id="agree-stalled"),
         pytest.param("left", "expired", None, "left_or_expired", id="differ"),
@@ -138,10 +150,26 @@ def test_ending_with_the_log(
     said = conclude_ending(row, events, leaver)
     assert said["ended"] == expected
     is_by_log = said["rule"].startswith("LOG")
-    assert is_by_log == (expected != ended or ended in ("left", "poll_timeout"))
+    says_the_same = expected == ended and logged in (CLOSED, POLL_TIMEOUT)
+    assert is_by_log == (ended != "rejoined" and (expected != ended or says_the_same))
     kept = (said["ended_without_log"], said["because_without_log"], said["rule_without_log"])
     assert kept == ((ended, "as before", "TOMBSTONES") if is_by_log else (None, None, None))
-    assert [one["source"] for one in said["evidence"]] == ["record", *(["broker log"] if is_by_log else [])]
+    assert [one["source"] for one in said["evidence"]] == ["record", *([] if ended == "rejoined" else ["broker log"])]
     again = {**row, **said}
     assert conclude_ending(again, events, leaver) == said
     assert {**again, **conclude_ending(again, [], leaver)} == row
+
+
+def test_ending_of_a_member_that_missed_a_rebalance_is_kept_if_commits_show_that_it_did_not_poll(
+    tmp_path: Path,
+) -> None:
+    missed = events_of(
+        tmp_path, [lines.structured(11, f"Group orders removed dynamic members who haven't joined: [{B}]")]
+    )
+    for ended, expected in (
+        ("left_or_expired", "rebalance_timeout"),
+        ("poll_timeout", "poll_timeout"),
+        ("left", "left_or_expired"),
+        ("expired", "left_or_expired"),
+    ):
+        assert conclude_ending(membership(ended), missed, None)["ended"] == expected

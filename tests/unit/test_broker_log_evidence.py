@@ -73,8 +73,8 @@ def test_prove_rebalance_of_a_member_without_heartbeats_is_recorded_with_its_lin
         ("consumer poll timeout has expired.", ("member_poll_timeout", "recorded")),
         ("not provided", ("member_left", "likely")),
         ("a reason of another client", ("member_left", "likely")),
-        ("member was removed by an admin", None),
-        ("member was removed by an admin: deploy", None),
+        ("member was removed by an admin", ("member_removed", "recorded")),
+        ("member was removed by an admin: deploy", ("member_removed", "recorded")),
     ],
 )
 def test_prove_rebalance_of_a_leave_goes_by_the_clients_reason(
@@ -87,6 +87,37 @@ def test_prove_rebalance_of_a_leave_goes_by_the_clients_reason(
 def test_prove_rebalance_of_a_static_member_without_a_reason_is_not_proved(tmp_path: Path) -> None:
     timed = chain(left("orders", B), LEFT)
     assert proved(tmp_path, timed, cause="static_member_expired_or_removed", certainty="likely") is None
+
+
+def test_prove_rebalance_of_a_removed_static_member_is_proved_by_the_reason(tmp_path: Path) -> None:
+    """Its id is not in the request."""
+    timed = chain(
+        left("orders", B, "member was removed by an admin"), "explicit `LeaveGroup` request for () members."
+    )
+    said = proved(tmp_path, timed, cause="static_member_expired_or_removed", certainty="likely")
+    assert said == ("member_removed", "recorded")
+
+
+def test_prove_rebalance_of_a_leave_and_a_removal_proves_nothing(tmp_path: Path) -> None:
+    timed = chain(left("orders", B, "member was removed by an admin"), LEFT)
+    assert proved(tmp_path, [*timed, (10, left("orders", A))], members_left=[A, B]) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "stopped", "expected"),
+    [
+        pytest.param("not provided", {B}, ("member_poll_timeout", "likely"), id="silent-before"),
+        pytest.param("not provided", {A}, ("member_left", "likely"), id="another-was"),
+        pytest.param("the consumer is being closed", {B}, ("member_left", "recorded"), id="but-closed"),
+    ],
+)
+def test_prove_rebalance_of_a_leave_after_silence_is_a_poll_timeout(
+    tmp_path: Path, reason: str, stopped: set[str], expected: tuple[str, str]
+) -> None:
+    found = events(tmp_path, chain(left("orders", B, reason), LEFT))
+    proof = prove_rebalance(rebalance(), found, stopped_polling=stopped)
+    assert proof is not None
+    assert (proof.cause, proof.certainty) == expected
 
 
 def test_prove_rebalance_by_lines_of_text_is_likely_at_most(tmp_path: Path) -> None:
@@ -230,6 +261,43 @@ def test_prove_rebalance_after_a_load_by_another_coordinator_is_coordinator_move
     assert rejoined(tmp_path, "rebalance enforced by user", loaded) is None
 
 
+def test_prove_rebalance_that_two_coordinators_began_goes_by_the_one_that_ended_it(tmp_path: Path) -> None:
+    """The group was loaded as it was before the first of them began."""
+    enforced = preparing("orders", 4, LEADER + "rebalance enforced by user")
+    before = events(tmp_path, [(1, assigned("orders", 4, A)), (5, enforced)], broker=1)
+    again = preparing("orders", 4, LEADER + "rebalance failed due to NotCoordinatorException")
+    loaded = (9.0, "Loaded classic group orders with 2 members.")
+    after = events(tmp_path, [loaded, (9.0, again), (12, assigned("orders", 5, A))], broker=2)
+    row = rebalance(cause="leader_rejoined_or_coordinator_moved", members_left=[])
+    proof = prove_rebalance(row, [*before, *after])
+    assert proof is not None
+    assert (proof.cause, proof.certainty) == ("coordinator_moved", "recorded")
+    doubtful = [{**one, "doubt": "…"} if one["event"] == "group_loaded" else one for one in after]
+    assert prove_rebalance(row, [*before, *doubtful]) is None
+    without_load = [one for one in after if one["event"] != "group_loaded"]
+    assert prove_rebalance(row, [*before, *without_load]) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("rebalance enforced by user", ("member_rejoined", "recorded")),
+        ("not provided", None),
+        ("need to revoke partitions and re-join", None),
+        ("rebalance failed due to DisconnectException", None),
+    ],
+)
+def test_prove_rebalance_of_another_member_that_joins_again_is_not_the_leaders(
+    tmp_path: Path, words: str, expected: tuple[str, str] | None
+) -> None:
+    trigger = f"Updating metadata for member {B} during Stable; client reason: {words}"
+    timed = [(1, assigned("orders", 4, A)), *chain("", trigger)[1:]]
+    row = {"cause": "leader_rejoined", "members_left": []}
+    assert proved(tmp_path, timed, **row) == expected
+    moved = [*timed, (8, "Loaded classic group orders with 2 members.")]
+    assert proved(tmp_path, moved, **row) is None
+
+
 def test_prove_rebalance_of_a_leader_without_the_generation_before_proves_nothing(tmp_path: Path) -> None:
     """Whether the coordinator had moved is not known then."""
     assert rejoined(tmp_path, "rebalance enforced by user", before=100) is None
@@ -255,6 +323,16 @@ def test_prove_rebalance_of_a_kip_848_group_goes_by_its_members(
 ) -> None:
     proof = prove_rebalance(kip848(), events(tmp_path, [(10, text)]))
     assert (None if proof is None else (proof.cause, proof.certainty)) == expected
+
+
+def test_prove_rebalance_of_a_kip_848_member_that_expired_says_that_its_application_may_not_have_polled(
+    tmp_path: Path,
+) -> None:
+    """Members of librdkafka 2.16 send no heartbeats then; Java's leave."""
+    text = f"[GroupId orders] Member {M} fenced from the group because the member session expired."
+    proof = prove_rebalance(kip848(), events(tmp_path, [(10, text)]))
+    assert proof is not None
+    assert "also if their application does not poll" in (proof.cause_note or "")
 
 
 def test_prove_rebalance_of_a_kip_848_member_that_polled_is_recorded(tmp_path: Path) -> None:
@@ -315,11 +393,11 @@ def test_prove_ending_of_another_membership_proves_nothing(tmp_path: Path, more:
     ("reason", "seconds", "expected"),
     [
         ("not provided", 300, "left"),
-        ("not provided", 5, None),
-        ("not provided", None, None),
+        ("not provided", 5, "left_or_poll_timeout"),
+        ("not provided", None, "left_or_poll_timeout"),
         ("consumer poll timeout has expired.", None, "poll_timeout"),
         ("the consumer is being closed", None, "left"),
-        ("member was removed by an admin", 300, None),
+        ("member was removed by an admin", 300, "removed"),
     ],
 )
 def test_prove_ending_by_a_leave_needs_a_reason_or_the_poll_timeout(
@@ -336,11 +414,42 @@ def test_prove_ending_of_a_static_member_by_a_leave_without_a_reason_proves_noth
     found = events(tmp_path, chain(left("orders", B), LEFT))
     static = membership(ended="expired_or_removed")
     assert prove_ending(static, found, poll_timeout=timedelta(seconds=300)) is None
+    assert prove_ending(static, found, polled=True) is None
 
 
-def test_prove_ending_of_a_member_that_missed_a_rebalance_proves_nothing(tmp_path: Path) -> None:
-    missed = f"Group orders removed dynamic members who haven't joined: [{B}]"
-    assert prove_ending(membership(), events(tmp_path, [(11, missed)])) is None
+@pytest.mark.parametrize(
+    ("commits", "expected"),
+    [({"polled": True}, "left"), ({"stopped_polling": True}, "poll_timeout"), ({}, "left_or_poll_timeout")],
+)
+def test_prove_ending_by_a_leave_without_a_reason_goes_by_commits(
+    tmp_path: Path, commits: dict[str, bool], expected: str
+) -> None:
+    proof = prove_ending(membership(), events(tmp_path, chain(left("orders", B), LEFT)), **commits)
+    assert proof is not None
+    assert proof.ended == expected
+    assert ("committed" in proof.ended_because) == bool(commits)
+
+
+def test_prove_ending_of_an_expired_session_is_not_changed_by_commits(tmp_path: Path) -> None:
+    proof = prove_ending(membership(), events(tmp_path, EXPIRY), polled=True, stopped_polling=True)
+    assert proof is not None
+    assert proof.ended == "expired"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Group orders removed dynamic members who haven't joined: [{B}]",
+        preparing("orders", 4, f"Removing {B} on pending sync request expiration"),
+        f"[GroupId orders] Member {B} fenced from the group because it failed to transition from epoch 3 within 9ms.",
+    ],
+)
+def test_prove_ending_of_a_member_that_missed_a_rebalance_is_a_rebalance_timeout(tmp_path: Path, text: str) -> None:
+    """It may be dead, or alive with an application that does not poll."""
+    proof = prove_ending(membership(), events(tmp_path, [(11, text)]))
+    assert proof is not None
+    assert proof.ended == "rebalance_timeout"
+    assert "because it had crashed, or its application did not poll" in proof.ended_because
 
 
 def test_prove_ending_with_two_ways_of_leaving_proves_nothing(tmp_path: Path) -> None:

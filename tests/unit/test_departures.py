@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grouptrail.history.departure_commits import ended_by_commits, fill_departures
-from grouptrail.history.departures import asks_others, cause_by_departures, end_by_commits, is_open
+from grouptrail.history.departures import (
+    asks_others,
+    cause_by_departures,
+    end_by_commits,
+    had_polled,
+    had_stopped_polling,
+    is_open,
+)
 from grouptrail.storage.schema import table_schema
 
 LEFT_AT = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -110,6 +117,56 @@ def test_commits_of_others_are_asked_for_only_where_they_decide() -> None:
     assert not asks_others(departure(46_000))
     assert not asks_others(departure(60_000, unchanged_commits=0))
     assert not asks_others(departure(46_000, unchanged_commits=0, commits=4))
+    kip_848 = {"rule": "TOMBSTONES", "session_timeout_ms": None, "unchanged_commits": 0}
+    assert asks_others(departure(300_000, **kip_848))
+    assert not asks_others(departure(200_000, **kip_848))
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "values", "expected"),
+    [
+        pytest.param(300_000, {}, True, id="its-time-between-polls-later"),
+        pytest.param(300_000, {"session_timeout_ms": None, "rule": "TOMBSTONES"}, True, id="kip-848"),
+        pytest.param(298_999, {}, False, id="sooner"),
+        pytest.param(305_001, {}, False, id="later"),
+        pytest.param(302_001, {"is_last": True}, False, id="later-with-nobody-left"),
+        pytest.param(300_000, {"unchanged_commits": 0}, False, id="perhaps-nothing-to-commit"),
+        pytest.param(300_000, {"unchanged_commits": 0, "others_advanced": True}, True, id="others-went-on"),
+        pytest.param(300_000, {"longest_gap_ms": 100_001}, False, id="no-rhythm"),
+        pytest.param(300_000, {"commits": 4}, False, id="too-few"),
+        pytest.param(300_000, {"rebalance_timeout_ms": None}, False, id="time-between-polls-not-known"),
+        pytest.param(None, {}, False, id="no-commit"),
+    ],
+)
+def test_member_that_left_had_stopped_polling_if_its_commits_ended_so_long_before(
+    age_ms: int | None, values: Values, *, expected: bool
+) -> None:
+    assert had_stopped_polling(departure(age_ms, **values)) is expected
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "values", "expected"),
+    [
+        pytest.param(0, {}, True, id="at-once"),
+        pytest.param(287_999, {}, True, id="within-its-time-between-polls"),
+        pytest.param(288_000, {}, False, id="its-last-commit-may-have-come-after-its-last-poll-by-two-clocks"),
+        pytest.param(-1, {}, False, id="the-clock-was-set-back"),
+        pytest.param(0, {"session_timeout_ms": None}, False, id="kip-848"),
+        pytest.param(0, {"longest_gap_ms": 100_001}, False, id="no-rhythm"),
+        pytest.param(0, {"commits": 4}, False, id="too-few"),
+        pytest.param(None, {}, False, id="no-commit"),
+    ],
+)
+def test_member_had_polled_if_it_committed_regularly_until_shortly_before(
+    age_ms: int | None, values: Values, *, expected: bool
+) -> None:
+    assert had_polled(departure(age_ms, **values)) is expected
+
+
+@given(age_ms=st.integers(-10_000, 400_000), gap_ms=st.integers(0, 120_000), is_last=st.booleans())
+def test_member_that_had_polled_had_not_stopped_polling(age_ms: int, gap_ms: int, *, is_last: bool) -> None:
+    one = departure(age_ms, longest_gap_ms=gap_ms, is_last=is_last)
+    assert not (had_polled(one) and had_stopped_polling(one))
 
 
 def test_ending_by_commits_says_its_figures() -> None:

@@ -17,10 +17,10 @@ from grouptrail.history.broker_log_evidence import (
     ProvingLine,
     RebalanceProof,
     Row,
-    logged_leave,
     prove_ending,
     prove_rebalance,
 )
+from grouptrail.history.departures import had_polled, had_stopped_polling
 from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Evidence
 from grouptrail.history.rows import Values
 
@@ -46,8 +46,10 @@ KEPT_ENDING = {
 ENDING_COLUMNS = (*KEPT_ENDING, "evidence", *KEPT_ENDING.values())
 
 _LEAVING = frozenset({"member_left", "member_expired", "member_poll_timeout"})
-_LEADING = frozenset({LEADER, REJOINED, MOVED, "topic_metadata_changed"})
+_LEADING = frozenset({LEADER, REJOINED, MOVED, "topic_metadata_changed", "member_rejoined"})
 _ENDED = frozenset({"left", "expired", "poll_timeout"})
+# What else the end may be that the log shows: an application that does not poll misses rebalances, too.
+_COVERED = {"left_or_poll_timeout": {"left", "poll_timeout"}, "rebalance_timeout": {"poll_timeout"}}
 _UNKNOWN_ENDING = "left_or_expired"
 _UNKNOWN_CAUSE = "member_left_or_expired"
 _MOST_FACTS = 20
@@ -77,16 +79,22 @@ _BY_COMMITS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Leaver:
-    """What is known of a member that is gone: how long its application may take between two polls."""
+    """What is known of a member that is gone: how long its application may take between two polls.
+
+    `polled`: its commits show that it took no longer. `stopped_polling`: that it did, if it left by itself.
+    """
 
     member_id: str
     poll_timeout: timedelta | None
+    polled: bool = False
+    stopped_polling: bool = False
 
     @classmethod
     def of(cls, departure: Row) -> Leaver:
         """Return what an element of `rebalances.departed` says."""
         ms = departure["rebalance_timeout_ms"]
-        return cls(departure["member_id"], None if ms is None else timedelta(milliseconds=ms))
+        timeout = None if ms is None else timedelta(milliseconds=ms)
+        return cls(departure["member_id"], timeout, had_polled(departure), had_stopped_polling(departure))
 
 
 def conclude_rebalance(row: Row, events: Sequence[Row]) -> Values:
@@ -94,7 +102,8 @@ def conclude_rebalance(row: Row, events: Sequence[Row]) -> Values:
     before = _before(row, KEPT_CAUSE)
     base = {**row, **before}
     asked = {**base, "cause": _UNKNOWN_CAUSE} if base["cause"] in _LEAVING else base
-    proof = prove_rebalance(asked, events, polling=_polling(row)) if events else None
+    stopped = {one["member_id"] for one in row["departed"] or () if had_stopped_polling(one)}
+    proof = prove_rebalance(asked, events, polling=_polling(row), stopped_polling=stopped) if events else None
     if proof is None:
         return _unchanged(row, before, KEPT_CAUSE)
     return _changed(row, before, KEPT_CAUSE, _concluded(base, proof), proof.lines)
@@ -104,7 +113,7 @@ def conclude_ending(row: Row, events: Sequence[Row], leaver: Leaver | None) -> V
     """Return the columns of a row of `memberships` that the log changes; `events` are as for `prove_ending`."""
     before = _before(row, KEPT_ENDING)
     base = {**row, **before}
-    proof = _prove_ending(base, events, None if leaver is None else leaver.poll_timeout) if events else None
+    proof = _prove_ending(base, events, leaver or Leaver(row["member_id"], None)) if events else None
     if proof is None:
         return _unchanged(row, before, KEPT_ENDING)
     return _changed(row, before, KEPT_ENDING, _ended(base, proof), proof.lines)
@@ -135,14 +144,15 @@ def _without_lines(row: Row) -> list[Any]:
 
 
 def _polling(row: Row) -> set[str]:
-    """Return the members that were gone before their poll timeout had passed since their first join."""
-    return {
-        one["member_id"]
-        for one in row["departed"] or ()
-        if one["joined_at"] is not None
-        and one["rebalance_timeout_ms"] is not None
-        and one["left_at"] - one["joined_at"] < timedelta(milliseconds=one["rebalance_timeout_ms"])
-    }
+    """Return the members that were gone before their poll timeout had passed since a time at which they polled."""
+    return {one["member_id"] for one in row["departed"] or () if had_polled(one) or _is_young(one)}
+
+
+def _is_young(departure: Row) -> bool:
+    joined_at, ms = departure["joined_at"], departure["rebalance_timeout_ms"]
+    if joined_at is None or ms is None:
+        return False
+    return bool(departure["left_at"] - joined_at < timedelta(milliseconds=ms))
 
 
 def _concluded(base: Row, proof: RebalanceProof) -> Values:
@@ -168,8 +178,11 @@ def _concluded(base: Row, proof: RebalanceProof) -> Values:
 
 
 def _is_narrower(base: Row, proof: RebalanceProof) -> bool:
-    """Return whether the log says why a leader joined again, of which the records show only that it did."""
-    return base["cause"] == REJOINED and proof.cause == "topic_metadata_changed"
+    """Return whether the log says why a leader joined again, or who let a member leave.
+
+    The records show only that it did.
+    """
+    return (base["cause"], proof.cause) in ((REJOINED, "topic_metadata_changed"), ("member_left", "member_removed"))
 
 
 def _differing(base: Row, proof: RebalanceProof) -> Values:
@@ -185,10 +198,15 @@ def _differing(base: Row, proof: RebalanceProof) -> Values:
     return {**said, "rule": evidence.name, "ruled_out": None}
 
 
-def _prove_ending(base: Row, events: Sequence[Row], poll_timeout: timedelta | None) -> EndingProof | None:
+def _prove_ending(base: Row, events: Sequence[Row], leaver: Leaver) -> EndingProof | None:
     asked = {**base, "ended": _UNKNOWN_ENDING} if base["ended"] in _ENDED else base
-    proof = prove_ending(asked, events, poll_timeout=poll_timeout)
-    return logged_leave(base, events) if proof is None and base["ended"] == "expired" else proof
+    return prove_ending(
+        asked,
+        events,
+        poll_timeout=leaver.poll_timeout,
+        polled=leaver.polled,
+        stopped_polling=leaver.stopped_polling,
+    )
 
 
 def _ended(base: Row, proof: EndingProof) -> Values:
@@ -199,11 +217,14 @@ def _ended(base: Row, proof: EndingProof) -> Values:
         "rule": proof.evidence.name,
         "ruled_out": None if proof.is_forgeable else proof.evidence.value.rules_out,
     }
-    if base["ended"] not in _ENDED:
+    if base["ended"] not in _ENDED or (base["ended"], proof.ended) == ("left", "removed"):
         return by_log
+    unchanged = {name: base[name] for name in KEPT_ENDING}
     if proof.ended == base["ended"]:
         is_recorded = not proof.is_forgeable and proof.evidence.value.certainty == "recorded"
-        return by_log if is_recorded else {name: base[name] for name in KEPT_ENDING}
+        return by_log if is_recorded else unchanged
+    if base["ended"] in _COVERED.get(proof.ended, ()):
+        return unchanged
     because = (
         f"the brokers' log shows {proof.ended} ({proof.ended_because}), but otherwise it is {base['ended']} "
         f"({base['ended_because']})"

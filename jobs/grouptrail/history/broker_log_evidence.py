@@ -47,6 +47,12 @@ _ENFORCED = "rebalance enforced by user"
 
 _GONE = frozenset({"member_left", "member_expired", "member_left_or_expired", "static_member_expired_or_removed"})
 _STATIC_GONE = "static_member_expired_or_removed"
+_SILENT = "its partitions had been committed regularly until about its max.poll.interval.ms before"
+_COMMITTED = "its partitions were committed regularly until shortly before: its application had polled"
+# Of a member of a KIP-848 group; Java's leaves if its application does not poll (ConsumerHeartbeatRequestManager).
+_EXPIRED_IN_EPOCH = "the member session expired"
+_SENDS_NOTHING = "as of librdkafka's members also if their application does not poll"
+_DEAD_OR_STALLED = "because it had crashed, or its application did not poll"
 _UNKNOWN_EPOCHS = frozenset({"unknown", "topic_metadata_changed"})
 _OPEN_ENDINGS = frozenset({"left_or_expired", "expired_or_removed"})
 _ENDS = frozenset({"assignment_received", "group_emptied"})
@@ -96,75 +102,103 @@ class EndingProof:
     is_forgeable: bool = False
 
 
+class _Polls(NamedTuple):
+    """What commits and times show of members that are gone: those that had polled in time, and those that had not."""
+
+    in_time: Collection[str]
+    stopped: Collection[str]
+
+
 def prove_rebalance(
-    rebalance: Row, events: Iterable[Row], *, polling: Collection[str] = frozenset()
+    rebalance: Row,
+    events: Iterable[Row],
+    *,
+    polling: Collection[str] = frozenset(),
+    stopped_polling: Collection[str] = frozenset(),
 ) -> RebalanceProof | None:
     """Return what the log proves about a row of `rebalances`; None if it is `recorded` already, or nothing is proved.
 
     `events` are rows of `broker_log_events` of its cluster, from `JOIN_PHASE` before its `at` to `CLOCKS` after.
-    `polling` are members that are gone before their poll timeout had passed since their first join: a client that
-    leaves because its application does not poll sends what one sends that is closed.
+    `polling` are members that are gone before their poll timeout had passed since their first join, or since a commit
+    that shows that they polled (`had_polled`): a client that leaves because its application does not poll sends what
+    one sends that is closed. `stopped_polling` are those whose commits show that, if they left by themselves
+    (`had_stopped_polling`).
     """
     at = rebalance["at"]
     if rebalance["certainty"] == "recorded" or at is None:
         return None
-    ours = _of_group(rebalance, events)
+    ours, polls = _of_group(rebalance, events), _Polls(polling, stopped_polling)
     if rebalance["group_kind"] == "classic":
-        return _classic(rebalance, ours, polling)
+        return _classic(rebalance, ours, polls)
     near = [event for event in ours if abs(event["logged_at"] - at) <= CLOCKS]
     if rebalance["cause"] in _GONE:
-        return _gone(rebalance, near, None, polling)
+        return _gone(rebalance, near, None, polls)
     if rebalance["cause"] in _UNKNOWN_EPOCHS:
         return _epoch(rebalance, near)
     return None
 
 
 def prove_ending(
-    membership: Row, events: Iterable[Row], *, poll_timeout: timedelta | None = None
+    membership: Row,
+    events: Iterable[Row],
+    *,
+    poll_timeout: timedelta | None = None,
+    polled: bool = False,
+    stopped_polling: bool = False,
 ) -> EndingProof | None:
     """Return what the log proves about the end of a row of `memberships`; None if it is known, or nothing is proved.
 
     `events` are as for `prove_rebalance`, by `left_at`. `poll_timeout` is the member's rebalance timeout, if known:
-    without it a leave for which the client gave no reason proves nothing.
+    without it a leave for which the client gave no reason may be that of an application that does not poll.
+    `polled`: its commits show that it is not. `stopped_polling`: they show that it is, if the member left by itself.
     """
-    if membership["ended"] not in _OPEN_ENDINGS or membership["left_at"] is None:
+    is_open = membership["ended"] in _OPEN_ENDINGS and membership["left_at"] is not None
+    removal = _removal_of(membership, events) if is_open else None
+    if removal is None:
         return None
-    removal = _removal_of(membership, events)
-    if removal is None or _missed_rebalance(removal):
-        return None
+    because = f"the coordinator logged that it removed the member: {_expiry(removal)}"
+    if _missed_rebalance(removal):
+        rule = Evidence.LOGGED_REBALANCE_TIMEOUT
+        return _ending_proof("rebalance_timeout", f"{because}, {_DEAD_OR_STALLED}", rule, removal)
     if removal["event"] == "member_expired":
-        because = f"the coordinator logged that it removed the member: {_expiry(removal)}"
         return _ending_proof("expired", because, Evidence.LOGGED_EXPIRY, removal)
-    if removal["reason"] == _POLL_TIMEOUT:
-        return _ending_proof("poll_timeout", _leave(removal), Evidence.LOGGED_POLL_TIMEOUT, removal)
-    return _ending_by_leave(membership, removal, poll_timeout)
-
-
-def _ending_by_leave(membership: Row, removal: Row, poll_timeout: timedelta | None) -> EndingProof | None:
-    reason = removal["reason"]
-    if reason in _CLOSED:
-        return _ending_proof("left", _leave(removal), Evidence.LOGGED_LEAVE, removal)
-    is_polling = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
     # A static member that closes rarely sends a LeaveGroup request, which has a reason.
-    is_another = reason is not None and membership["ended"] == "expired_or_removed"
-    if not is_polling or is_another or _is_administrator(reason):
+    is_static = membership["ended"] == "expired_or_removed"
+    ended, rule = _ended_for(removal["reason"])
+    if rule is not Evidence.LOGGED_LEAVE_UNEXPLAINED:
+        return _ending_proof(ended, _leave(removal), rule, removal)
+    if removal["reason"] is not None and is_static:
         return None
-    # The heartbeat by which a KIP-848 member leaves has no reason, and is sent by the member alone.
-    rule = Evidence.LOGGED_LEAVE if reason is None else Evidence.LOGGED_LEAVE_UNEXPLAINED
-    return _ending_proof("left", _leave(removal), rule, removal)
+    is_young = poll_timeout is not None and removal["logged_at"] - membership["joined_at"] < poll_timeout
+    return _unexplained_leave(removal, is_young=is_young, polled=polled, stopped_polling=stopped_polling)
+
+
+def _ended_for(reason: str | None) -> tuple[str, Evidence]:
+    """Return how a member left by the reason in its LeaveGroup request."""
+    if reason in _CLOSED:
+        return "left", Evidence.LOGGED_LEAVE
+    if reason == _POLL_TIMEOUT:
+        return "poll_timeout", Evidence.LOGGED_POLL_TIMEOUT
+    if _is_administrator(reason):
+        return "removed", Evidence.LOGGED_REMOVAL
+    return "left_or_poll_timeout", Evidence.LOGGED_LEAVE_UNEXPLAINED
+
+
+def _unexplained_leave(removal: Row, *, is_young: bool, polled: bool, stopped_polling: bool) -> EndingProof:
+    said, rule = _leave(removal), Evidence.LOGGED_LEAVE_UNEXPLAINED
+    if is_young:
+        # The heartbeat by which a KIP-848 member leaves has no reason, and is sent by the member alone.
+        return _ending_proof("left", said, Evidence.LOGGED_LEAVE if removal["reason"] is None else rule, removal)
+    if polled:
+        return _ending_proof("left", f"{said}; {_COMMITTED}", rule, removal)
+    if stopped_polling:
+        return _ending_proof("poll_timeout", f"{said}; {_SILENT}", Evidence.LOGGED_LEAVE_AFTER_SILENCE, removal)
+    return _ending_proof("left_or_poll_timeout", said, rule, removal)
 
 
 def _ending_proof(ended: str, because: str, evidence: Evidence, line: Row) -> EndingProof:
     forged = _unless_forged([line])
     return EndingProof(ended, because + forged, evidence, (_proving(line),), bool(forged))
-
-
-def logged_leave(membership: Row, events: Iterable[Row]) -> EndingProof | None:
-    """Return the proof that a member left, whoever wanted it: no session expired; None if the log has none."""
-    removal = None if membership["left_at"] is None else _removal_of(membership, events)
-    if removal is None or removal["event"] != "member_left":
-        return None
-    return _ending_proof("left or poll_timeout", _leave(removal), Evidence.LOGGED_LEAVE_UNEXPLAINED, removal)
 
 
 def _removal_of(membership: Row, events: Iterable[Row]) -> Row | None:
@@ -222,16 +256,16 @@ class _Chain:
     during: Sequence[Row]
 
 
-def _classic(rebalance: Row, events: Sequence[Row], polling: Collection[str]) -> RebalanceProof | None:
+def _classic(rebalance: Row, events: Sequence[Row], polls: _Polls) -> RebalanceProof | None:
     chain = _chain(rebalance, events)
     if chain is None:
         return None
     cause, start = rebalance["cause"], chain.start
     if cause in _GONE:
-        return _gone(rebalance, chain.during, start, polling)
+        return _gone(rebalance, chain.during, start, polls)
     if cause == "static_member_replaced" and start["trigger"] == "static_member_replaced":
         return _proof(Evidence.LOGGED_REPLACEMENT, _logged(start), [start])
-    if cause in (LEADER, REJOINED, MOVED) and start["trigger"] == "leader_rejoined":
+    if cause in (LEADER, REJOINED, MOVED) and start["trigger"] in ("leader_rejoined", "member_metadata_changed"):
         changed = (rebalance["members_joined"], rebalance["members_left"], rebalance["subscriptions_changed"])
         return None if any(changed) else _rejoined(rebalance["to_generation"], start, events)
     return None
@@ -244,20 +278,21 @@ def _chain(rebalance: Row, events: Sequence[Row]) -> _Chain | None:
     end = _only([one for one in ends if abs(one["logged_at"] - rebalance["at"]) <= CLOCKS])
     if end is None or rebalance["from_generation"] != number - 1:
         return None
-    last = end["logged_at"] + _ORDER
+    first, last = end["logged_at"] - JOIN_PHASE, end["logged_at"] + _ORDER
+    loads = [one for one in events if one["event"] == "group_loaded" and one["broker_id"] == end["broker_id"]]
+    if loaded := [one for one in loads if one["doubt"] is None and first <= one["logged_at"] <= end["logged_at"]]:
+        first = loaded[-1]["logged_at"]  # what the coordinator before had begun is not in the records
     starts = [one for one in events if one["event"] == "rebalance_started" and one["generation_before"] == number - 1]
-    start = _only([one for one in starts if end["logged_at"] - JOIN_PHASE <= one["logged_at"] <= last])
+    start = _only([one for one in starts if first <= one["logged_at"] <= last])
     if start is None or start["broker_id"] != end["broker_id"]:
         return None
-    if any(start["logged_at"] <= one["logged_at"] <= last for one in events if one["event"] in _MOVES):
+    if any(start["logged_at"] < one["logged_at"] <= last for one in events if one["event"] in _MOVES):
         return None
     during = [one for one in events if start["logged_at"] - _ORDER <= one["logged_at"] <= last]
     return _Chain(start, during)
 
 
-def _gone(
-    rebalance: Row, events: Sequence[Row], start: Row | None, polling: Collection[str]
-) -> RebalanceProof | None:
+def _gone(rebalance: Row, events: Sequence[Row], start: Row | None, polls: _Polls) -> RebalanceProof | None:
     """Return why members are gone, if all for the same reason and, in a classic group, it began the rebalance."""
     if rebalance["members_joined"] or not rebalance["members_left"]:
         return None
@@ -269,27 +304,30 @@ def _gone(
     lines = [*removals, *([start] if start else [])]
     trigger = None if start is None else start["trigger"]
     if kinds == {"member_left"}:
-        return _left(rebalance, removals, lines, polling) if trigger in (None, "member_left") else None
+        return _left(rebalance, removals, lines, polls) if trigger in (None, "member_left") else None
     if trigger not in (None, "member_expired") or any(_missed_rebalance(one) for one in removals):
         return None
     note = f"the coordinator logged: {'; '.join(sorted({_expiry(one) for one in removals}))}"
     return _proof(Evidence.LOGGED_EXPIRY, note, lines)
 
 
-def _left(
-    rebalance: Row, removals: Sequence[Row], lines: Sequence[Row], polling: Collection[str]
-) -> RebalanceProof | None:
+def _left(rebalance: Row, removals: Sequence[Row], lines: Sequence[Row], polls: _Polls) -> RebalanceProof | None:
     reasons = {one["reason"] for one in removals}
     notes = "; ".join(sorted({_leave(one) for one in removals}))
     if reasons == {_POLL_TIMEOUT}:
         return _proof(Evidence.LOGGED_POLL_TIMEOUT, notes, lines)
+    if all(_is_administrator(one) for one in reasons):
+        return _proof(Evidence.LOGGED_REMOVAL, notes, lines)
     # A static member that closes rarely sends a LeaveGroup request.
     if any(_is_administrator(one) for one in reasons) or (rebalance["cause"] == _STATIC_GONE and reasons - _CLOSED):
         return None
     unsaid = [one for one in removals if one["reason"] not in _CLOSED]
     # The heartbeat by which a KIP-848 member leaves has no reason, and is sent by the member alone.
     others = ["an administrator removed it"] if any(one["reason"] is not None for one in unsaid) else []
-    may_have_stalled = not {one["member_id"] for one in unsaid} <= {*polling}
+    unexplained = {one["member_id"] for one in unsaid}
+    if len(unsaid) == len(removals) and unexplained <= {*polls.stopped}:
+        return _proof(Evidence.LOGGED_LEAVE_AFTER_SILENCE, f"{notes}; {_SILENT}", lines)
+    may_have_stalled = not unexplained <= {*polls.in_time}
     if may_have_stalled:
         others.append("its application had not polled within max.poll.interval.ms")
     if not others:
@@ -300,7 +338,7 @@ def _left(
 
 
 def _rejoined(number: int, start: Row, events: Sequence[Row]) -> RebalanceProof | None:
-    """Return whether the leader joined again by itself, or because the coordinator had moved."""
+    """Return whether the leader or another member joined again by itself, or because the coordinator had moved."""
     last = start["logged_at"] + _ORDER
     ends = [one for one in events if one["event"] == "assignment_received" and one["generation"] == number - 1]
     stable = _only([one for one in ends if one["logged_at"] <= last])
@@ -312,10 +350,15 @@ def _rejoined(number: int, start: Row, events: Sequence[Row]) -> RebalanceProof 
     _, _, words = (start["reason"] or "").partition("; client reason: ")
     if moves or stable["broker_id"] != start["broker_id"]:
         loaded = [one for one in moves if one["event"] == "group_loaded" and one["doubt"] is None]
-        if not loaded or not words.startswith(_JOIN_FAILED):
+        if not loaded or not words.startswith(_JOIN_FAILED) or start["trigger"] != "leader_rejoined":
             return None
         return _proof(Evidence.LOGGED_MOVE, _logged(start), [stable, loaded[-1], start])
-    return None if words.startswith((_REVOKED, _JOIN_FAILED)) else _asked(words, [stable, start])
+    if words.startswith((_REVOKED, _JOIN_FAILED)):
+        return None
+    if start["trigger"] == "member_metadata_changed":
+        is_enforced = words == _ENFORCED
+        return _proof(Evidence.LOGGED_REJOIN_OF_MEMBER, _logged(start), [stable, start]) if is_enforced else None
+    return _asked(words, [stable, start])
 
 
 def _asked(words: str, lines: Sequence[Row]) -> RebalanceProof:
@@ -350,7 +393,8 @@ def _missed_rebalance(event: Row) -> bool:
 
 
 def _expiry(event: Row) -> str:
-    return event["reason"] or "its session expired"
+    reason: str = event["reason"] or "its session expired"
+    return f"{reason}, {_SENDS_NOTHING}" if reason.startswith(_EXPIRED_IN_EPOCH) else reason
 
 
 def _leave(event: Row) -> str:

@@ -31,7 +31,7 @@ Concluded = Callable[[pa.Table, Piece], pa.Table]
 
 _PIECE_SECONDS = 3_600
 _PIECE = ("group_id", "piece")
-_TIMEOUT = "leaver_timeout_ms"
+_LEAVER = "leaver"
 
 
 def conclude_rebalances_with_spark(rebalances: DataFrame, events: DataFrame) -> DataFrame:
@@ -43,20 +43,21 @@ def conclude_memberships_with_spark(memberships: DataFrame, rebalances: DataFram
     """Return rows of `memberships` that end as the log proves; `rebalances` have the timeouts of their members."""
     from pyspark.sql import functions as F
 
-    timeout = F.col("departure.rebalance_timeout_ms").alias(_TIMEOUT)
-    timeouts = departed_members(rebalances).select(*MEMBERSHIP, timeout).dropDuplicates(list(MEMBERSHIP))
-    ended = memberships.where(F.col(LEFT_AT).isNotNull()).join(timeouts, list(MEMBERSHIP), "left")
-    ended = ended.select(*memberships.columns, _TIMEOUT)
+    leaver = F.col("departure").alias(_LEAVER)
+    leavers = departed_members(rebalances).select(*MEMBERSHIP, leaver).dropDuplicates(list(MEMBERSHIP))
+    ended = memberships.where(F.col(LEFT_AT).isNotNull()).join(leavers, list(MEMBERSHIP), "left")
+    ended = ended.select(*memberships.columns, _LEAVER)
     concluded = _with_log(ended, LEFT_AT, events, _memberships_with_log, memberships.schema)
     return concluded.unionByName(memberships.where(F.col(LEFT_AT).isNull()))
 
 
 def _memberships_with_log(rows: pa.Table, events: Piece) -> pa.Table:
     leavers = {
-        (group, incarnation, generation, member): Leaver.of({"member_id": member, "rebalance_timeout_ms": timeout})
-        for group, incarnation, generation, member, timeout in lines(rows, (*MEMBERSHIP, _TIMEOUT))
+        (group, incarnation, generation, member): Leaver.of(departure)
+        for group, incarnation, generation, member, departure in lines(rows, (*MEMBERSHIP, _LEAVER))
+        if departure is not None
     }
-    return memberships_with_log(rows.drop([_TIMEOUT]), leavers, events)
+    return memberships_with_log(rows.drop([_LEAVER]), leavers, events)
 
 
 def _with_log(

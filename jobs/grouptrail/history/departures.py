@@ -10,8 +10,9 @@ so they are not used. Those of a KIP-848 member renew none either, but show that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 from grouptrail.history.causes import Cause, Finding, concluded_cause
 from grouptrail.history.changes import Change
@@ -125,7 +126,8 @@ def is_decided(departure: Values) -> bool:
 
 def asks_others(departure: Values) -> bool:
     """Return whether the commits of others in the topics that a member read would show how it left."""
-    return not is_decided(departure) and is_decided({**departure, "others_advanced": True})
+    with_others = {**departure, "others_advanced": True}
+    return not is_decided(departure) and (is_decided(with_others) or had_stopped_polling(with_others))
 
 
 def end_by_commits(departure: Values) -> Values:
@@ -159,9 +161,39 @@ def _by_commits(departure: Values) -> Ending | None:
         return concluded(EndingEvidence.AFTER_COMMIT, age=age, session=session, rebalance=rebalance)
     # Otherwise the join phase may have waited for another's session: a member that left with it looks the same.
     is_timed = is_same_clock and departure["is_alone"]
+    return _by_silence(departure, age, session, rebalance) if is_timed and _is_regular(departure) else None
+
+
+def _is_regular(departure: Mapping[str, Any]) -> bool:
+    """Return whether a member would have committed again, had it gone on."""
     has_to_commit = departure["unchanged_commits"] >= _LEAST_UNCHANGED or departure["others_advanced"]
-    is_regular = departure["commits"] >= _LEAST_COMMITS and has_to_commit
-    return _by_silence(departure, age, session, rebalance) if is_timed and is_regular else None
+    return departure["commits"] >= _LEAST_COMMITS and bool(has_to_commit)
+
+
+def had_polled(departure: Mapping[str, Any]) -> bool:
+    """Return whether commits show that a classic member had polled within its rebalance timeout before it was gone.
+
+    A client that commits in the background does so once more after the last poll.
+    """
+    last_at, rebalance = departure.get("last_commit_at"), departure["rebalance_timeout_ms"]
+    if last_at is None or rebalance is None or departure["session_timeout_ms"] is None:
+        return False
+    age, gap = (departure["left_at"] - last_at) // _MILLISECOND, departure["longest_gap_ms"] or 0
+    is_known = departure["commits"] >= _LEAST_COMMITS and _is_rhythm(gap, rebalance)
+    return is_known and 0 <= age < rebalance - 2 * gap - LARGEST_SKEW_MS
+
+
+def had_stopped_polling(departure: Mapping[str, Any]) -> bool:
+    """Return whether a member that left by itself had not polled for its rebalance timeout, by its commits.
+
+    That it left, and did not expire, has to be known: the session of a KIP-848 member is not in the records.
+    """
+    last_at, rebalance = departure.get("last_commit_at"), departure["rebalance_timeout_ms"]
+    if last_at is None or rebalance is None or not _is_regular(departure):
+        return False
+    age, gap = (departure["left_at"] - last_at) // _MILLISECOND, departure["longest_gap_ms"] or 0
+    late = gap + (_REJOIN_OF_NOBODY_MS if departure["is_last"] else _REJOIN_MS)
+    return _is_rhythm(gap, rebalance) and rebalance - gap <= age <= rebalance + late
 
 
 def _by_silence(departure: Values, age: int, session: int, rebalance: int) -> Ending | None:

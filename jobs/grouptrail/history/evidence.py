@@ -478,6 +478,29 @@ class Evidence(Enum):
         rules_out="an expired session: the coordinator would have logged it; an orderly close: the client names "
         "another reason",
     )
+    LOGGED_LEAVE_AFTER_SILENCE = Conclusion(
+        "member_poll_timeout",
+        "likely",
+        "the brokers' log: the members left by themselves, and their partitions had been committed regularly until "
+        "about max.poll.interval.ms before, when there was still something to commit",
+        "or a member stopped committing, and left just then",
+        rules_out="an expired session: the coordinator would have logged it; an orderly close with auto-commit, "
+        "which commits once more",
+    )
+    LOGGED_REBALANCE_TIMEOUT = Conclusion(
+        "member_expired",
+        "recorded",
+        "the brokers' log: the coordinator removed a member that did not join, sync or give up partitions within its "
+        "rebalance timeout",
+        rules_out="a leave and a removal by an administrator: the coordinator would have logged a LeaveGroup request",
+    )
+    LOGGED_REMOVAL = Conclusion(
+        "member_removed",
+        "recorded",
+        "the brokers' log: LeaveGroup requests with the reason that Kafka's admin client gives",
+        rules_out="an expired session: the coordinator would have logged it; a leave of the client: it names another "
+        "reason",
+    )
     LOGGED_REPLACEMENT = Conclusion(
         "static_member_replaced",
         "recorded",
@@ -497,6 +520,11 @@ class Evidence(Enum):
         "likely",
         "the brokers' log: the leader joined again, and the coordinator had not moved",
         "for fresh metadata or a forced rebalance",
+    )
+    LOGGED_REJOIN_OF_MEMBER = Conclusion(
+        "member_rejoined",
+        "recorded",
+        "the brokers' log: a member other than the leader joined again because its application forced a rebalance",
     )
     LOGGED_METADATA_OF_LEADER = Conclusion(
         "topic_metadata_changed",

@@ -42,10 +42,13 @@ WITH emptied AS (
 # No alert fires for groups whose members have left, and clients may write lines of the brokers' log: so here it is no
 # evidence for a leave, but evidence against one.
 _WITHOUT_LOG = "COALESCE(gone.ended_without_log, gone.ended)"
-_HAS_LEFT = f"(gone.ended = 'left' AND {_WITHOUT_LOG} = 'left')"
-_MAY_HAVE_LEFT = f"({_HAS_LEFT} OR gone.ended IN ('left', 'left_or_expired') AND {_WITHOUT_LOG} = 'left_or_expired')"
+_HAS_LEFT = f"(gone.ended IN ('left', 'removed') AND {_WITHOUT_LOG} = 'left')"
+_BY_LEAVING = "gone.ended IN ('left', 'removed', 'left_or_poll_timeout')"
+_MAY_HAVE_LEFT = (
+    f"({_HAS_LEFT} OR ({_BY_LEAVING} OR gone.ended = 'left_or_expired') AND {_WITHOUT_LOG} = 'left_or_expired')"
+)
 _LEAVERS = f"""{_EMPTIED}
-SELECT gone.group_id, CASE WHEN {_HAS_LEFT} OR gone.ended <> 'left' THEN gone.ended ELSE {_WITHOUT_LOG} END AS ended
+SELECT gone.group_id, CASE WHEN {_BY_LEAVING} THEN {_WITHOUT_LOG} ELSE gone.ended END AS ended
 FROM memberships AS gone
 JOIN emptied ON emptied.group_id = gone.group_id AND emptied.cluster = gone.cluster
   AND gone.left_at >= emptied.started_at - INTERVAL '1 second'

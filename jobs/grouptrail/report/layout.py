@@ -23,7 +23,7 @@ _MOST_FACTS = 3
 
 CAUSES = {
     "joined": ("group_started", "member_joined", "member_rejoined"),
-    "left": ("member_left", "group_emptied"),
+    "left": ("member_left", "member_removed", "group_emptied"),
     "lost": (
         *("member_expired", "member_poll_timeout", "member_left_or_expired"),
         "static_member_expired_or_removed",
