@@ -42,6 +42,7 @@ class KafkaCluster:
         version: str = VERSIONS[0],
         properties: Mapping[str, str] | None = None,
         heap: str = "256m",
+        java_options: str = "",
         log: Log = silent,
     ) -> None:
         identity = new_cluster_id()
@@ -53,6 +54,7 @@ class KafkaCluster:
                 properties={**shared, "node.id": str(node)},
                 heap=heap,
                 cluster_id=identity,
+                java_options=java_options,
                 log=log,
             )
             for node in (1, 2, 3)

@@ -24,6 +24,7 @@ from proof.coordinator_model import schedule as actions
 from proof.coordinator_model.schedule import Action, Join, Schedule
 from proof.recorded_schedules import METADATA_AGE_MS, SESSION_MS, STATIC_SESSION_MS
 from servers.kafka import Broker
+from servers.kafka_cluster import KafkaCluster
 from servers.offsets_topic import read_records
 from support.history_tables import History
 from support.kafka_clients import await_that, commit_all
@@ -304,7 +305,7 @@ def crashing(schedule: Sequence[Action]) -> frozenset[str]:
 # --- the log -----------------------------------------------------------------------------------------------
 
 
-def group_records(broker: Broker) -> dict[str, tuple[int, list[Record]]]:
+def group_records(broker: Broker | KafkaCluster) -> dict[str, tuple[int, list[Record]]]:
     """Every group's records, as the history job reads them from the decoded tables, and their partition."""
     found: dict[str, tuple[int, list[Record]]] = {}
     for one in read_records(broker.bootstrap):

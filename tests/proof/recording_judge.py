@@ -55,7 +55,7 @@ ALTERNATIVES = {
 ENDINGS = {
     "left": {"left"},
     "expired": {"expired"},
-    "left_or_poll_timeout": {"left"},
+    "left_or_poll_timeout": {"left", "poll_timeout"},
     "left_or_expired": {"left", "expired"},
     "expired_or_removed": {"expired"},
 }
