@@ -14,7 +14,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
+from grouptrail.broker_log.status import FollowedFile, FollowStatus, write_status
 from grouptrail.config import Config
+from grouptrail.jobs import BROKER_LOG
 from grouptrail.runtime.warehouses import warehouse_of
 from support.small_tables import lay
 
@@ -87,8 +89,30 @@ def _lay_groups(config: Config, now: datetime) -> None:
     next(Path(results).glob("*.parquet")).write_bytes(b"")
 
 
+class _Folder:
+    """A job's checkpoint, without a Spark session."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def write_text(self, name: str, text: str) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        (self._path / f"{name}.new").write_text(text)
+        (self._path / f"{name}.new").rename(self._path / name)
+
+
+def _note_followed_files(config: Config, now: datetime) -> None:
+    """Note a log of a broker that is followed, and one that may not be read."""
+    files = (
+        FollowedFile("/kafka/server.log", lines=100, events=10, unread_bytes=0, last_line_at=now.timestamp()),
+        FollowedFile("/kafka/other.log", problem="it may not be read"),
+    )
+    write_status(_Folder(warehouse_of(config).checkpoint_path(BROKER_LOG.name)), FollowStatus(now, 5, files))
+
+
 def _append(config: Config, now: datetime, number: int) -> None:
     """Append the sample of one second and the records that landed in it."""
+    _note_followed_files(config, now)
     samples = [_sample(group, partition, now, number) for group in [*VERDICTS, HIDDEN] for partition in (0, 1)]
     lay(config, "consumer_lag", *samples)
     commit = {"record_offset": number, "commit_at": now}

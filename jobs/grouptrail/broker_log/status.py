@@ -6,13 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from grouptrail.storage.reader import READ_ERRORS
 from grouptrail.storage.table_log import table_folder
 
 if TYPE_CHECKING:
-    from grouptrail.storage.checkpoints import Checkpoint
     from grouptrail.storage.warehouse import Warehouse
 
 NOTE_SECONDS = 60.0
@@ -54,10 +53,17 @@ class FollowStatus:
         return age > timedelta(seconds=_STALE_INTERVALS * self.interval_seconds + 2 * NOTE_SECONDS)
 
 
-def write_status(checkpoint: Checkpoint, status: FollowStatus) -> None:
-    """Note a status beside the job's checkpoint."""
+class TextFolder(Protocol):
+    """A folder to write small files in: a job's checkpoint."""
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write or replace a file."""
+
+
+def write_status(folder: TextFolder, status: FollowStatus) -> None:
+    """Note a status in a folder."""
     noted = asdict(status) | {"at": status.at.isoformat()}
-    checkpoint.write_text(_FILE, json.dumps(noted))
+    folder.write_text(_FILE, json.dumps(noted))
 
 
 def read_status(warehouse: Warehouse, job: str) -> FollowStatus | None:
