@@ -106,6 +106,23 @@ def test_cause_with_the_log(
     assert said["ruled_out"] is None or not is_text
 
 
+@pytest.mark.parametrize("is_text", [False, True])
+def test_cause_of_a_group_that_is_empty_stays_recorded_and_says_how_its_members_left(
+    tmp_path: Path, *, is_text: bool
+) -> None:
+    row = {**rebalance("group_emptied", "NO_MEMBERS"), "certainty": "recorded"}
+    events = gone(tmp_path, "expired", is_text=is_text)
+    said = conclude_rebalance(row, events)
+    assert (said["cause"], said["certainty"], said["rule"]) == ("group_emptied", "recorded", "NO_MEMBERS")
+    assert said["cause_note"].startswith("as before; the brokers' log: the coordinator logged: its session expired")
+    assert said["cause_note"].endswith("unless a client wrote this line of the log") == is_text
+    assert (said["cause_without_log"], said["note_without_log"]) == ("group_emptied", "as before")
+    assert [one["source"] for one in said["evidence"]] == ["record", "broker log", "broker log"]
+    again = {**row, **said}
+    assert conclude_rebalance(again, events) == said
+    assert {**again, **conclude_rebalance(again, [])} == row
+
+
 def test_cause_by_commits_of_a_poll_timeout_stays_where_the_client_gave_no_reason(tmp_path: Path) -> None:
     row = rebalance("member_poll_timeout", "GONE_STALLED", departed=[departure(rebalance_timeout_ms=10_000)])
     said = conclude_rebalance(row, gone(tmp_path, "not provided"))

@@ -252,6 +252,24 @@ def filled(commits: pa.Table) -> tuple[Values, Values]:
     return row, row["departed"][0]
 
 
+def test_cause_of_a_group_that_is_empty_says_how_its_members_left_by_their_commits() -> None:
+    reason = "gone after its timeouts"
+    commits = ds.dataset(commits_of([("billing", 0, 1, 5, 400)]))
+    for note, expected in (
+        (reason, "gone 1000 ms after"),
+        (f"{reason}; unless compaction", "gone 1000 ms after"),
+        ("else", "else"),
+    ):
+        rows = rebalances().to_pylist()
+        rows[1] |= {"cause": "group_emptied", "certainty": "recorded", "cause_note": note}
+        rows[1]["departed"][0]["ended_because"] = reason
+        before = pa.Table.from_pylist(rows, table_schema("rebalances"))
+        row = fill_departures(before, lambda *_: commits, "default", LOOKBACK).to_pylist()[1]
+        assert (row["cause"], row["certainty"]) == ("group_emptied", "recorded")
+        assert row["cause_note"].startswith(expected)
+        assert row["cause_note"].endswith(note.removeprefix(reason))
+
+
 @given(_commits)
 def test_departure_is_filled_from_the_commits_of_what_it_owned(listed: list[tuple[str, int, int, int, int]]) -> None:
     """Against a search through all commits one by one: of the last minute if these decide, else of 15 minutes."""

@@ -20,7 +20,7 @@ from grouptrail.history.broker_log_evidence import (
     prove_ending,
     prove_rebalance,
 )
-from grouptrail.history.departures import had_polled, had_stopped_polling
+from grouptrail.history.departures import EMPTIED, had_polled, had_stopped_polling
 from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Evidence
 from grouptrail.history.rows import Values
 
@@ -101,12 +101,21 @@ def conclude_rebalance(row: Row, events: Sequence[Row]) -> Values:
     """Return the columns of a row of `rebalances` that the log changes; `events` are as for `prove_rebalance`."""
     before = _before(row, KEPT_CAUSE)
     base = {**row, **before}
-    asked = {**base, "cause": _UNKNOWN_CAUSE} if base["cause"] in _LEAVING else base
+    is_emptied = base["cause"] == EMPTIED
+    asked = {**base, "cause": _UNKNOWN_CAUSE} if base["cause"] in _LEAVING or is_emptied else base
+    asked = {**asked, "certainty": "ambiguous"} if is_emptied else asked
     stopped = {one["member_id"] for one in row["departed"] or () if had_stopped_polling(one)}
     proof = prove_rebalance(asked, events, polling=_polling(row), stopped_polling=stopped) if events else None
     if proof is None:
         return _unchanged(row, before, KEPT_CAUSE)
-    return _changed(row, before, KEPT_CAUSE, _concluded(base, proof), proof.lines)
+    said = _emptied(before, proof) if is_emptied else _concluded(base, proof)
+    return _changed(row, before, KEPT_CAUSE, said, proof.lines)
+
+
+def _emptied(before: Values, proof: RebalanceProof) -> Values:
+    """Return the cause of a group's end, which is recorded, with what the log says of how its members left."""
+    notes = [before["cause_note"], f"the brokers' log: {proof.cause_note}"]
+    return {**before, "cause_note": "; ".join(note for note in notes if note)}
 
 
 def conclude_ending(row: Row, events: Sequence[Row], leaver: Leaver | None) -> Values:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from grouptrail.history.arrow_rows import equals_before, lines, with_rows, with_values
 from grouptrail.history.departures import (
+    EMPTIED,
     UNKNOWN,
     asks_others,
     cause_by_departures,
@@ -24,6 +25,7 @@ from grouptrail.history.departures import (
     is_decided,
     is_open,
     window,
+    with_reasons,
 )
 from grouptrail.history.handovers import PARTITION, CommitsBetween
 from grouptrail.history.rows import Values
@@ -96,6 +98,8 @@ def judged(rebalances: pa.Table, found: Mapping[Place, Values]) -> pa.Table:
         facts = [_fact(one, partitions[row]) for one in departed if is_by_commits(one)]
         columns["evidence"][row] = [*(columns["evidence"][row] or ()), *facts[:_MOST_FACTS]]
         cause = cause_by_departures(departed) if columns["cause"][row] == UNKNOWN else None
+        if columns["cause"][row] == EMPTIED:
+            columns["cause_note"][row] = with_reasons(columns["cause_note"][row], listed, departed)
         if cause is not None:
             for name, value in cause.columns.items():
                 columns[name][row] = value

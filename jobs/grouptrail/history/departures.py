@@ -25,6 +25,9 @@ from grouptrail.history.state import FoldState
 UNKNOWN = "member_left_or_expired"
 """The cause that departures can decide."""
 
+EMPTIED = "group_emptied"
+"""The cause whose note says how the last members left."""
+
 LEAST_WINDOW = timedelta(minutes=10)
 """How far commits are searched before the longest of a member's timeouts."""
 
@@ -222,5 +225,14 @@ def cause_by_departures(departed: Iterable[Values]) -> Cause | None:
     if len({evidence.value.cause for evidence in shown}) != 1 or Evidence.GONE in shown:
         return None
     weakest = max(shown, key=lambda evidence: len(evidence.value.otherwise or ""))
-    because = "; ".join(dict.fromkeys(one["ended_because"] for one in listed))
-    return concluded_cause(Finding(weakest, because))
+    return concluded_cause(Finding(weakest, _reasons(listed)))
+
+
+def with_reasons(note: str | None, before: Iterable[Values], after: Iterable[Values]) -> str | None:
+    """Return a note that begins with the reasons of departures with those that they have now."""
+    was = _reasons(before)
+    return note if note is None or not note.startswith(was) else _reasons(after) + note.removeprefix(was)
+
+
+def _reasons(departed: Iterable[Values]) -> str:
+    return "; ".join(dict.fromkeys(one["ended_because"] for one in departed))
