@@ -20,7 +20,11 @@ CONNECT = f"connect/{kafka.VERSIONS[0]}"
 def folders() -> list[Path]:
     """Return the folders of jars, which are downloaded if they are missing."""
     connect = cache_folder() / CONNECT
-    jars = [connector_jars(print), s3_jars(print), *(kafka.fetch(version, print) for version in kafka.VERSIONS)]
+    jars = [
+        connector_jars(print),
+        s3_jars(print),
+        *(kafka.fetch(version, print) for version in (kafka.NEXT, *kafka.VERSIONS)),
+    ]
     return [*jars, layouts.fetch(log=print), *([connect] if connect.is_dir() else [])]
 
 

@@ -42,6 +42,8 @@ from servers.ports import free_ports
 from servers.proxy import Proxy
 
 VERSIONS = ("4.3.0", "4.1.1", "3.9.1")
+NEXT = "4.4.0"
+"""A release that single tests run on: it writes topic ids in transactional commits (KIP-1319)."""
 PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "stranger-secret"}
 
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"

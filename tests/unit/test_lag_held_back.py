@@ -248,6 +248,27 @@ def test_status_transactional_commit_counts_from_the_end_of_its_transaction(know
     assert (row["lag"], row["status"]) == (20, status)
 
 
+@pytest.mark.parametrize("open_seconds", [330, 360, 590, 900, 3600])
+@pytest.mark.parametrize("topic_id", [None, "dGhpcwAAAAAAAAAAAAAAAA"])
+@pytest.mark.parametrize("is_transactional", [True, None])
+def test_status_stop_counts_from_the_end_of_a_transaction_of_any_length(
+    open_seconds: int, topic_id: str | None, is_transactional: bool | None
+) -> None:
+    """The topic id, which Kafka 4.4 writes in transactions, changes nothing. A consumer that dies then is noticed."""
+    calculator = new_calculator(commit(-10, 10, record_offset=400))
+    for second in range(0, open_seconds, 10):
+        judged(calculator, log(second, 534, topic_id=topic_id), held(second))
+    known = {"topic_id": topic_id, "is_transactional": is_transactional}
+    add_commits(calculator, commit(1, 520, record_offset=501, **known))
+    calculator.held_back.release({7: 600})
+    statuses = {}
+    for second in range(open_seconds, open_seconds + 400, 10):
+        [row] = judged(calculator, log(second, 540 + second, topic_id=topic_id))
+        statuses[second - open_seconds] = row["status"]
+    assert min(after for after, status in statuses.items() if status == "STOP") == 290
+    assert {status for after, status in statuses.items() if after >= 290} == {"STOP"}
+
+
 def test_backtest_group_that_was_held_back_does_not_fire() -> None:
     calculator = new_calculator(commit(-900, 100))
     answers = {"billing": {ORDERS_0: 100}}
