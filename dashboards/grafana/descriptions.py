@@ -25,11 +25,12 @@ VERDICTS = (
     ValueName(1, "OK", "green"),
     ValueName(2, "EMPTY", GREY),
     ValueName(3, "UNSUBSCRIBED", GREY),
-    ValueName(4, "UNKNOWN", "light-blue"),
-    ValueName(5, "WARN", "yellow"),
-    ValueName(6, "STALL", "orange"),
-    ValueName(7, "STOP", "red"),
-    ValueName(8, "REWIND", "purple"),
+    ValueName(4, "UNCOMMITTED", GREY),
+    ValueName(5, "UNKNOWN", "light-blue"),
+    ValueName(6, "WARN", "yellow"),
+    ValueName(7, "STALL", "orange"),
+    ValueName(8, "STOP", "red"),
+    ValueName(9, "REWIND", "purple"),
 )
 STATES = (
     ValueName(1, "Stable", "green"),

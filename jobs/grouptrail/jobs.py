@@ -206,3 +206,14 @@ def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
         return tuple(job for job in jobs if job.name in names)
     disabled = {CLUSTER: not config.cluster_facts.enabled, BROKER_LOG: not config.broker_log.files}
     return tuple(job for job in jobs if not disabled.get(job))
+
+
+def one_after_the_other(jobs: Collection[Job]) -> tuple[Job, ...]:
+    """Return jobs in the order in which each finds what the others have written.
+
+    The job log-offsets samples what members own, as the history says, also in the first run of a warehouse.
+    """
+    others = [job for job in jobs if job is not LOG_OFFSETS]
+    if len(others) < len(jobs):
+        others.insert(others.index(HISTORY) + 1 if HISTORY in others else list(jobs).index(LOG_OFFSETS), LOG_OFFSETS)
+    return tuple(others)

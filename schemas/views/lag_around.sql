@@ -16,7 +16,7 @@
 --   - {name: consume_rate, type: double, null_means: fewer than two samples, about: records per second that the group consumes}
 --   - {name: produce_rate, type: double, null_means: fewer than two samples, about: records per second that are produced}
 --   - {name: catch_up_seconds, type: double, null_means: "never at these rates, or unknown", about: seconds until lag is 0 at these rates}
---   - {name: status, type: string, about: "the verdict: OK, WARN, STALL, STOP, REWIND, EMPTY, UNSUBSCRIBED or UNKNOWN"}
+--   - {name: status, type: string, about: "the verdict: OK, WARN, STALL, STOP, REWIND, EMPTY, UNCOMMITTED, UNSUBSCRIBED or UNKNOWN"}
 --   - {name: status_reason, type: string, about: the rule that gave this status and its figures}
 --   - {name: group_state, type: string, null_means: not in the history, about: "the group's state"}
 --   - {name: problem, type: string, null_means: none, about: why a value is null or differs}

@@ -1,7 +1,7 @@
 -- about: >-
 --   One group in the newest round of samples, with the verdict of its worst partition. From worst to best: REWIND
 --   (records are read again), STALL (the committed offset does not advance), STOP (no commits), WARN (falls behind), UNKNOWN
---   (no lag to judge), EMPTY, OK, UNSUBSCRIBED; `severity` is 7 to 0.
+--   (no lag to judge), EMPTY, OK, UNCOMMITTED (no commit yet), UNSUBSCRIBED; `severity` is 7 to 0, which the last two share.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: status, type: string, about: the worst of its partitions' verdicts}
@@ -26,6 +26,7 @@ WITH judged AS (
       WHEN 'UNKNOWN' THEN 3
       WHEN 'EMPTY' THEN 2
       WHEN 'OK' THEN 1
+      WHEN 'UNCOMMITTED' THEN 0
       ELSE 0
     END AS severity
   FROM current_lag()
@@ -33,8 +34,8 @@ WITH judged AS (
 ranked AS (
   SELECT
     *,
-    row_number() OVER (PARTITION BY group_id ORDER BY severity DESC, lag DESC NULLS LAST, topic, partition) AS place,
-    count(*) OVER (PARTITION BY group_id, severity) AS partitions_with_it,
+    row_number() OVER (PARTITION BY group_id ORDER BY severity DESC, status, lag DESC NULLS LAST, topic, partition) AS place,
+    count(*) OVER (PARTITION BY group_id, status) AS partitions_with_it,
     count(*) OVER (PARTITION BY group_id) AS partitions,
     sum(lag) OVER (PARTITION BY group_id) AS group_lag,
     max(lag_seconds) OVER (PARTITION BY group_id) AS max_lag_seconds,

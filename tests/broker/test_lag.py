@@ -13,13 +13,13 @@ from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata
 from kafka import TopicPartition as Partition
 
 from grouptrail.config import Config, load_config
-from grouptrail.exporter.families import pipeline_families
+from grouptrail.exporter.families import group_families, pipeline_families
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.lag.offsets import CLOCKS_DIFFER_SECONDS
 from servers.kafka import Broker
@@ -43,6 +43,7 @@ from support.lag_figures import (
 
 MILLISECOND = 0.0015  # record timestamps are whole milliseconds, and lag is rounded to one
 OLDER = ("bounded", "dated")
+_GROUP = "kafka_consumer_group"
 TRANSACTED, COMPACTED, PLAIN = "transacted", "compacted", "plain"
 SETTINGS = {COMPACTED: {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}}
 
@@ -91,10 +92,59 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
     assert len(with_commit) == 2 * 3 * 2 + 1
     mine = figures(rows)
     assert {place: mine[place] for place in with_commit} == with_commit
-    # The others are assigned to a member but have no commit: they have rows without lag, unless their log is empty.
+    # The others are assigned to a member, and their logs are empty.
     without = {place: row for place, row in rows.items() if place not in with_commit}
-    assert all(row["lag"] == 0 or row["problem"].startswith("no commit yet") for row in without.values())
+    assert {row["lag"] for row in without.values()} == {0}
+    assert {row["status"] for row in without.values()} == {"OK"}
     assert {row["group_state"] for row in rows.values() if row["group_id"] in groups[:2]} == {"Stable"}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_lag_of_partitions_without_records_or_commits_is_zero_or_uncommitted_and_the_group_ok(
+    broker: Broker, config: Config, cli: Cli, protocol: str
+) -> None:
+    """Of a real consumer that begins at the end of its logs. A topic to which nobody commits is sampled, too."""
+    old, empty, consumed = range(PARTITIONS)
+    busy, idle = (f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("busy", "idle"))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (busy, idle)]).values():
+        created.result(PATIENCE_SECONDS)
+    ensure_offsets_topic(broker.bootstrap)
+    with producer(broker) as producing:
+        for name in (busy, idle):
+            for _ in range(7):
+                producing.produce(name, b"x", partition=old)
+    settings = {"bootstrap.servers": broker.bootstrap, "auto.offset.reset": "latest", "group.protocol": protocol}
+    with ExitStack() as members:
+        for name in (busy, idle):
+            consumer = members.enter_context(closing(Consumer(settings | {"group.id": name})))
+            consumer.subscribe([name])
+            await_that(lambda one=consumer: one.poll(0.1) is None and len(one.assignment()) == PARTITIONS)
+            if name == busy:
+                # The consumer has found the ends of its logs once it gets a record.
+                def gets_one(one: Consumer = consumer) -> bool:
+                    with producer(broker) as producing:
+                        producing.produce(busy, b"x", partition=consumed)
+                    return one.poll(1) is not None
+
+                await_that(gets_one)
+                consumer.commit(asynchronous=False)
+        succeeded(cli(config, "run", "--once"))
+        rows = newest(config, busy, idle)
+        truth = described(broker, busy, idle)
+    for name in (busy, idle):
+        without = rows[name, name, old]
+        assert (without["status"], without["lag"], truth[name, name, old][0]) == ("UNCOMMITTED", None, None)
+        assert "between 0 and 7 records" in without["status_reason"]
+        assert (rows[name, name, empty]["status"], rows[name, name, empty]["lag"]) == ("OK", 0)
+    assert rows[busy, busy, consumed]["status"] == "OK"
+    assert rows[busy, busy, consumed]["committed_offset"] == truth[busy, busy, consumed][0]
+    assert rows[idle, idle, consumed]["status"] == "OK"
+    families = group_families(snapshot_reader(config).read())
+    groups = {
+        labels[0]: labels[1] for labels, value in figures_of(families, f"{_GROUP}_group_status").items() if value
+    }
+    assert {name: groups[name] for name in (busy, idle)} == {busy: "OK", idle: "OK"}
 
 
 def test_consumer_lag_skips_aborted_records_counts_lost_and_rejects_commit_above_log_end(

@@ -33,6 +33,7 @@ VERDICTS = {
     "rewound": "REWIND",
     "nightly": "EMPTY",
     "moved": "UNSUBSCRIBED",
+    "starting": "UNCOMMITTED",
     "unknown": "UNKNOWN",
 }
 # Excluded by the exporter's configuration.
@@ -154,7 +155,7 @@ def _sample(group: str, partition: int, now: datetime, number: int) -> dict[str,
         "status_reason": "as laid",
         "group_state": "Stable",
     }
-    if verdict == "UNKNOWN":
+    if verdict in {"UNKNOWN", "UNCOMMITTED"}:
         return row | {"problem": "broker 2 did not answer"}
     lag = {"OK": 5, "WARN": 800, "STALL": 900}.get(verdict, 3_900)
     committed = 980 if verdict == "STOP" else end - lag

@@ -85,6 +85,7 @@ def test_burrow_alias_maps_statuses_to_burrow_codes(tmp_path: Path) -> None:
     verdicts = {
         "OK": 1,
         "EMPTY": 1,
+        "UNCOMMITTED": 1,
         "UNSUBSCRIBED": 1,
         "WARN": 2,
         "STOP": 4,

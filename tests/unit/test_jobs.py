@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from grouptrail import contracts
 from grouptrail.config import Config
-from grouptrail.jobs import BROKER_LOG, CLUSTER, DECODE, JOBS, POLL, jobs_for
+from grouptrail.jobs import (
+    BROKER_LOG,
+    CLUSTER,
+    DECODE,
+    HISTORY,
+    JOBS,
+    LAG,
+    LOG_OFFSETS,
+    POLL,
+    jobs_for,
+    one_after_the_other,
+)
 
 # Tables written by commands: so far only by `grouptrail check`.
 NO_JOBS = {"check_results"}
@@ -43,3 +54,11 @@ def test_jobs_for_cluster_switched_off_runs_only_if_named() -> None:
 def test_jobs_for_no_files_of_brokers_logs_follows_them_only_if_named() -> None:
     assert jobs_for(Config()) == tuple(job for job in JOBS if job is not BROKER_LOG)
     assert jobs_for(Config(), ["broker-log"]) == (BROKER_LOG,)
+
+
+def test_jobs_one_after_the_other_sample_the_log_ends_of_what_members_own() -> None:
+    """With --once the history of what was just decoded says what that is."""
+    assert one_after_the_other(JOBS) == (DECODE, CLUSTER, BROKER_LOG, HISTORY, LOG_OFFSETS, LAG)
+    assert one_after_the_other((POLL, LOG_OFFSETS, HISTORY)) == (POLL, HISTORY, LOG_OFFSETS)
+    for some in ((), (DECODE,), (LOG_OFFSETS,), (DECODE, LOG_OFFSETS, LAG), (DECODE, HISTORY, LAG)):
+        assert one_after_the_other(some) == some

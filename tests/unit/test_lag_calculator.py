@@ -114,7 +114,8 @@ def test_lag_owned_partition_without_commit_has_a_row_without_lag() -> None:
     row = row_at(calculator, log(0, 150), owned=owned)
     assert (row["group_id"], row["committed_offset"], row["lag"]) == ("billing", None, None)
     assert row["problem"] == "no commit yet: of 150 records, auto.offset.reset says how many are to be read"
-    assert row["status"] == "UNKNOWN"
+    assert row["status"] == "UNCOMMITTED"
+    assert row["status_reason"] == "no commit yet: between 0 and 150 records are unread, by auto.offset.reset"
     add_commits(calculator, commit(3, 110))
     assert row_at(calculator, log(10, 150), owned=owned)["lag"] == 40
 
@@ -128,7 +129,7 @@ def test_lag_owned_partition_without_commit_whose_log_is_empty_is_zero() -> None
         assert (row["committed_offset"], row["lag"], row["lost_records"], row["lag_seconds"]) == (None, 0, 0, 0)
         assert (row["problem"], row["status"]) == (None, "OK")
     row = row_at(calculator, log(80, 71, start=70), owned=owned)
-    assert (row["lag"], row["status"]) == (None, "UNKNOWN")
+    assert (row["lag"], row["status"]) == (None, "UNCOMMITTED")
 
 
 def test_lag_topic_without_subscribed_member_is_unsubscribed() -> None:

@@ -209,7 +209,16 @@ _KMINION = (
     ),
 )
 
-_BURROW_CODES = {"OK": 1, "EMPTY": 1, "UNSUBSCRIBED": 1, "WARN": 2, "STOP": 4, "STALL": 5, "REWIND": 6}
+_BURROW_CODES = {
+    "OK": 1,
+    "EMPTY": 1,
+    "UNCOMMITTED": 1,
+    "UNSUBSCRIBED": 1,
+    "WARN": 2,
+    "STOP": 4,
+    "STALL": 5,
+    "REWIND": 6,
+}
 _BURROW_GROUP_CODES = {status: min(code, 3) for status, code in _BURROW_CODES.items()}
 _BURROW_GROUP = {"cluster": "cluster", "consumer_group": "group"}
 _BURROW = (
@@ -228,7 +237,7 @@ _BURROW = (
         f"{_OURS}status",
         {**_BURROW_GROUP, **_PARTITION},
         codes=_BURROW_CODES,
-        differs="the verdict covers a time window, not a number of commits; EMPTY and UNSUBSCRIBED are 1 (OK)",
+        differs="the verdict covers a time window, not a number of commits; EMPTY, UNCOMMITTED, UNSUBSCRIBED: 1 (OK)",
     ),
     Alias("burrow_kafka_topic_partition_offset", "kafka_topic_log_end_offset", {"cluster": "cluster", **_PARTITION}),
 )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import TABLE
-from grouptrail.lag.index import MICROS, UNKNOWN, Bools, PartitionIndex, at_numbers, floats, ints, moment, whole
+from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, PartitionIndex, at_numbers, floats, ints, moment, whole
 from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, are_of_other_log, keeps_up, matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
-    *("log_end_offset", "lag", "lost_records", "lag_seconds", "silent_seconds", "usual_wait_seconds"),
+    *(
+        "log_start_offset",
+        "log_end_offset",
+        "lag",
+        "lost_records",
+        "lag_seconds",
+        "silent_seconds",
+        "usual_wait_seconds",
+    ),
     *("status", "status_reason", "group_state", "problem"),
 )
 _STORED = columns_of(TABLE, _COLUMNS)
@@ -115,6 +123,7 @@ def replay(
                 commit_seconds=quiet,
                 is_empty=_were_empty(rows),
                 is_unsubscribed=np.asarray(pc.equal(rows["status"], "UNSUBSCRIBED")),
+                uncommitted=_uncommitted(rows),
                 held_back=_held_back(rows),
                 usual_seconds=floats(rows["usual_wait_seconds"]),
                 stop_seconds=stop_seconds_of(whole(rows["group_id"]), thresholds, group_stop_seconds),
@@ -150,6 +159,12 @@ def _held_back(rows: pa.Table) -> pa.Array:
     """Return why known lag was not judged, which is because of open transactions; null where it was."""
     is_held = pc.and_(pc.equal(rows["status"], "UNKNOWN"), pc.is_valid(rows["lag"]))
     return whole(pc.if_else(is_held, rows["status_reason"], None))
+
+
+def _uncommitted(rows: pa.Table) -> Ints:
+    """Return the records of partitions to which the group had not committed yet; `UNKNOWN` where it had."""
+    records = ints(rows["log_end_offset"]) - ints(rows["log_start_offset"])
+    return np.where(np.asarray(pc.equal(rows["status"], "UNCOMMITTED")), records, UNKNOWN)
 
 
 def _were_empty(rows: pa.Table) -> Bools:

@@ -91,6 +91,9 @@ _NO_AGES = (np.empty(0),) * 3
 
 _NOT_PROGRESSING = ("STOP", "STALL", "WARN")
 
+# A consumer without an offset begins where the log ends when it first polls, if `auto.offset.reset` says so.
+_FIRST_POLL_MICROS = 60 * MICROS
+
 # So many entries at a time stay in the processor's cache, and take little memory.
 _ENTRIES_AT_A_TIME = 1 << 16
 
@@ -141,7 +144,7 @@ class _Sampled:
     """All positions at a sample.
 
     `commits` has a row for each, those to be computed are at the numbers `order`; the other columns are by row, of
-    which `log_rows` are the numbers of rows of `logs`.
+    which `log_rows` are the numbers of rows of `logs`. The last ones, so many as `without_commit`, have none.
     """
 
     at: int
@@ -152,6 +155,7 @@ class _Sampled:
     partitions: Ints
     groups: Ints
     log_rows: Ints
+    without_commit: int
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,8 @@ class _Context:
     Columns by the groups' numbers: `is_isolated` if it reads under read_committed, `is_exact` as `exact_groups`,
     `stop_seconds` how long it may be silent, `away_seconds` for how long it has been without members and
     `may_be_away_seconds` how long that may last, NaN unless it is Empty. By position: what is known of its `departed`
-    owner, and `committed_then` the committed offset from which rates are computed, `then` its time.
+    owner, `is_overdue` as in `lag_in_offsets`, and `committed_then` the committed offset from which rates are
+    computed, `then` its time.
     """
 
     groups: Groups
@@ -171,6 +176,7 @@ class _Context:
     away_seconds: Floats
     may_be_away_seconds: Floats
     departed: Departed
+    is_overdue: Bools
     committed_then: Ints
     then: int
 
@@ -308,10 +314,11 @@ class LagCalculator:
         """Return `columns` of the rows of `consumer_lag` at the newest sample (`ROWS`); none before the first sample.
 
         Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
-        that members own, so that one without a commit gets a row; `last_owners` those that the last members of Empty
-        groups owned (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have stopped a few
-        offsets before the end, or whose records are older than the samples. `fetch_offsets` serves groups whose
-        commits are held back. Without them earlier answers are used; with `until`, no earlier offsets are.
+        that members own (`OWNED`), so that one without a commit gets a row; `last_owners` those that the last members
+        of Empty groups owned (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have
+        stopped a few offsets before the end, or whose records are older than the samples. `fetch_offsets` serves
+        groups whose commits are held back. Without them earlier answers are used; with `until`, no earlier offsets
+        are.
         """
         if self._sample is None:
             return ROWS.empty_table().select(columns)
@@ -326,14 +333,18 @@ class LagCalculator:
         self._window.start_sample(at, self._index.position_count)
         self._waits.start_sample(at, self._index.position_count)
         self._add_ends(at, sampled.partitions, at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows))
+        stop_seconds = stop_seconds_of(
+            pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds
+        )
         context = _Context(
             groups,
             groups.matching(rules.read_committed_groups),
             groups.matching(rules.exact_groups),
-            stop_seconds_of(pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds),
+            stop_seconds,
             np.where(groups.are_empty, (at - groups.emptied_at) / MICROS, np.nan),
             groups.may_be_away_seconds(rules.thresholds),
             self._departed(sampled, groups),
+            self._are_overdue(sampled, groups, stop_seconds),
             *self._window.since(rules.rate_seconds),
         )
         if fetch_records is not None:
@@ -405,7 +416,7 @@ class LagCalculator:
         self._partition_of[positions[order]] = partitions[order]
         group_ids = whole(commits["group_id"])
         codes, of_logs = np.asarray(group_ids.indices), logs.select(_OF_LOGS)
-        sampled = _Sampled(at, of_logs, commits, order, positions, partitions, codes, log_rows)
+        sampled = _Sampled(at, of_logs, commits, order, positions, partitions, codes, log_rows, len(without))
         return sampled, Groups.of(at, group_ids.dictionary.to_pylist(), statuses)
 
     def _entries(self, sampled: _Sampled, rows: Ints) -> Entries:
@@ -456,7 +467,7 @@ class LagCalculator:
     def _rows(self, entries: Entries, context: _Context, names: Sequence[str]) -> tuple[pa.Table, Lag, _Age]:
         """Return the rows of `consumer_lag` for entries with these columns, their lag and its age."""
         is_ignored = self._are_ignored(entries, context)
-        lag = lag_in_offsets(entries, is_ignored, context.is_isolated[entries.groups])
+        lag = self._lag_in_offsets(entries, is_ignored, context)
         wanted = _first_unread(entries, lag, context)
         first = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
         lag = self._without_unreadable(entries, lag, first, context)
@@ -479,6 +490,34 @@ class LagCalculator:
         """Return whether the group of each entry has members, none of which subscribes to the topic."""
         # The history cannot read past an open transaction either.
         return context.groups.ignore(entries.groups, entries.commits["topic"]) & ~entries.is_held_back
+
+    @staticmethod
+    def _lag_in_offsets(entries: Entries, is_ignored: Bools, context: _Context) -> Lag:
+        return lag_in_offsets(
+            entries, is_ignored, context.is_isolated[entries.groups], context.is_overdue[entries.positions]
+        )
+
+    def _are_overdue(self, sampled: _Sampled, groups: Groups, stop_seconds: Floats) -> Bools:
+        """Return by position where a group should have committed for the first time, as far as the samples show.
+
+        A record came after the group's last assignment, when the member had had time to poll, and the group has
+        committed elsewhere once that record had waited for `stop_seconds` (by group).
+        """
+        are_overdue = np.full(self._index.position_count, False)
+        if not sampled.without_commit:
+            return are_overdue
+        partitions, positions, of_groups = (
+            column[-sampled.without_commit :] for column in (sampled.partitions, sampled.positions, sampled.groups)
+        )
+        assigned_at = groups.assigned_at[of_groups]
+        since = np.where(assigned_at == UNKNOWN, sampled.at + 1, assigned_at + _FIRST_POLL_MICROS)
+        then = self._ends.ends_since(partitions, since)
+        written_by = self._ends.written(partitions, then).before
+        committed_at = np.full(len(stop_seconds), UNKNOWN)
+        np.maximum.at(committed_at, sampled.groups, ints(sampled.commits["record_at"]))
+        is_known = (then != UNKNOWN) & (written_by != UNKNOWN)
+        are_overdue[positions] = is_known & (committed_at[of_groups] - written_by >= stop_seconds[of_groups] * MICROS)
+        return are_overdue
 
     def _numbers(self, rows: pa.Table) -> tuple[Ints, Ints]:
         """Return the numbers of each row's partition and position."""
@@ -533,7 +572,7 @@ class LagCalculator:
         if not len(exact):
             return
         entries = self._entries(sampled, exact)
-        lag = lag_in_offsets(entries, self._are_ignored(entries, context), context.is_isolated[entries.groups])
+        lag = self._lag_in_offsets(entries, self._are_ignored(entries, context), context)
         wanted = list(dict.fromkeys(_first_unread(entries, lag, context).values()))
         # Where there was none before, there may be one now.
         known = {at: record for at, record in self._first.items() if record is not None}
@@ -769,6 +808,7 @@ class LagCalculator:
             overdue_seconds=np.where(is_overdue, away, np.nan),
             usual_seconds=waits[0],
             stop_seconds=context.stop_seconds[entries.groups],
+            uncommitted=lag.uncommitted,
         )
         return silent, waits, judge(self._window, now, self._rules.thresholds)
 

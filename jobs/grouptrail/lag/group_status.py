@@ -15,6 +15,8 @@ from grouptrail.lag.verdict import Thresholds
 OWNED = pa.schema({"group_id": pa.string(), "topic": pa.string(), "partition": pa.int32()})
 """The columns of a table with the positions that members own."""
 NONE_OWNED = OWNED.empty_table()
+OWNED_SINCE = OWNED.append(pa.field("owned_since", pa.timestamp("us", tz="UTC")))
+"""The same, with the time of the group's last assignment of the partition."""
 
 LAST_OWNERS = pa.schema(
     [
@@ -64,6 +66,7 @@ class GroupStatus:
     habitual_pause_seconds: float = 0
     known_since: datetime | None = None
     returning_at: datetime | None = None
+    assigned_at: datetime | None = None
 
     def started_seconds(self, at: datetime) -> float:
         """Return for how long the group has had members again; infinite where that is not known."""
@@ -102,6 +105,7 @@ def statuses(
     filled: Iterable[Mapping[str, Any]],
     pauses: Iterable[Mapping[str, Any]],
     returning: Iterable[Mapping[str, Any]],
+    assigned_at: Mapping[str, datetime],
 ) -> dict[str, GroupStatus]:
     """Return the groups by id from the rows of the queries of `groups`; those without a state are left out."""
     topics: dict[str, set[str] | None] = {}
@@ -134,6 +138,7 @@ def statuses(
             longest_pause_seconds=max(pauses_of, default=0.0),
             habitual_pause_seconds=pauses_of[HABITUAL_PAUSES - 1] if len(pauses_of) >= HABITUAL_PAUSES else 0.0,
             returning_at=returning_at.get(row["group_id"]),
+            assigned_at=assigned_at.get(row["group_id"]),
             known_since=datetime.fromisoformat(before["known_since"]) if before else None,
         )
     return groups

@@ -9,7 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grouptrail.lag.group_status import LAST_OWNERS, NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus, statuses
+from grouptrail.lag.group_status import (
+    LAST_OWNERS,
+    NO_LAST_OWNERS,
+    NONE_OWNED,
+    OWNED,
+    OWNED_SINCE,
+    GroupStatus,
+    statuses,
+)
 from grouptrail.lag.shard import ALL, Shard
 from grouptrail.query import owned
 from grouptrail.storage.sql import datafusion_literal
@@ -164,10 +172,19 @@ class GroupStatuses:
         states = query(_STATES)
         self._read_emptied(states, query, arrow, has_decoded=has_decoded)
         subscriptions, filled = query(_SUBSCRIPTIONS), query(_FILLED)
+        now_owned = arrow(owned.OWNED, OWNED_SINCE)
+        last = now_owned.group_by("group_id").aggregate([("owned_since", "max")])
+        assigned_at = dict(zip(last["group_id"].to_pylist(), last["owned_since_max"].to_pylist(), strict=True))
         self.by_id = statuses(
-            states, subscriptions, self._leavers, filled=filled, pauses=self._pauses, returning=returning
+            states,
+            subscriptions,
+            self._leavers,
+            filled=filled,
+            pauses=self._pauses,
+            returning=returning,
+            assigned_at=assigned_at,
         )
-        self.owned = arrow(owned.OWNED, OWNED)
+        self.owned = now_owned.select(OWNED.names)
         self._versions = tables.versions
 
     def _read_emptied(

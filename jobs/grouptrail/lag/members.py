@@ -47,6 +47,12 @@ class Groups:
         return np.where(is_new, started, np.nan)
 
     @cached_property
+    def assigned_at(self) -> Ints:
+        """When each group last assigned a partition that a member owns (microseconds)."""
+        times = (status.assigned_at for status in self.statuses)
+        return np.array([UNKNOWN if time is None else micros(time) for time in times], np.int64)
+
+    @cached_property
     def emptied_at(self) -> Ints:
         """When the members of each Empty group were gone (microseconds)."""
         ends = (status.emptied_at for status in self.statuses)

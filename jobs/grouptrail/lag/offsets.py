@@ -80,7 +80,8 @@ class Lag:
 
     `first_unread` are the lowest offsets that are unread and not deleted, `readable` how many offsets follow in which
     a record can still be. `is_of_other_log`: the commit may belong to another log than the one sampled.
-    `holds_no_record`: only transaction markers and aborted records are left to read.
+    `holds_no_record`: only transaction markers and aborted records are left to read. `uncommitted` are the records of
+    a log to which a group that owns it has not committed, as far as that needs no explanation; else `UNKNOWN`.
     """
 
     lag: Ints
@@ -90,6 +91,7 @@ class Lag:
     problem: pa.Array
     is_of_other_log: Bools
     holds_no_record: Bools
+    uncommitted: Ints
 
     def without(self, no_record: Bools) -> Lag:
         """Return the lag where, of these entries, brokers showed that no record is left to read."""
@@ -104,10 +106,11 @@ def not_deleted(lag: Ints, lost: Ints, committed: Ints) -> Ints:
     return np.where(lag == UNKNOWN, UNKNOWN, np.maximum(lag - np.maximum(lost, 0) + below_zero, 0))
 
 
-def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> Lag:
+def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools, is_overdue: Bools) -> Lag:
     """Compute the lag up to the log's end, or where `is_isolated` up to the last stable offset.
 
-    `is_ignored`: no member of the group subscribes to the topic.
+    `is_ignored`: no member of the group subscribes to the topic. `is_overdue`: records came while a member owned the
+    partition, and the group has committed since, but not here.
     """
     committed, end = entries.committed, entries.end
     readable = np.where(is_isolated, ints(entries.logs["last_stable_offset"]), end)
@@ -125,16 +128,27 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
     mark_unknown(entries.is_held_back & (committed == UNKNOWN), lambda rows: held_back.take(pa.array(rows)))
     start = ints(entries.logs["log_start_offset"])
     # Clients commit only where they have read: an empty log has nothing to commit.
-    is_empty = (committed == UNKNOWN) & (end != UNKNOWN) & (start == end)
+    is_empty = (committed == UNKNOWN) & (readable != UNKNOWN) & (start == readable)
     is_uncommitted = (committed == UNKNOWN) & ~is_empty
+    has_records = is_uncommitted & (end != UNKNOWN)
+    records = end - np.maximum(start, 0)
+    uncommitted = np.where(has_records & ~is_overdue & ~is_unknown, records, UNKNOWN)
     mark_unknown(
-        is_uncommitted & (end != UNKNOWN),
+        has_records & is_overdue,
         lambda rows: sentences(
-            "no commit yet: of ", (end - start)[rows], " records, auto.offset.reset says how many are to be read"
+            "no commit yet, although the group has committed elsewhere since records came: of ",
+            records[rows],
+            " records, auto.offset.reset says how many are to be read",
+        ),
+    )
+    mark_unknown(
+        has_records,
+        lambda rows: sentences(
+            "no commit yet: of ", records[rows], " records, auto.offset.reset says how many are to be read"
         ),
     )
     mark_unknown(is_uncommitted, lambda _: "no commit yet")
-    committed = np.where(is_empty, end, committed)
+    committed = np.where(is_empty, start, committed)
     has_other_id = pc.not_equal(entries.commits["topic_id"], entries.logs["topic_id"])
     is_recreated = _bools(pc.fill_null(has_other_id, False))
     mark_unknown(is_recreated, lambda _: "the topic was deleted and recreated since the commit")
@@ -158,6 +172,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools) -> L
         problem.array(),
         is_recreated | is_above,
         np.full(len(entries), False),
+        uncommitted,
     )
 
 

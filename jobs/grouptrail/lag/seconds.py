@@ -128,6 +128,15 @@ class LogEnds:
             ends[ours] = at_numbers(self._samples[row].ends, partitions[ours])
         return ends
 
+    def ends_since(self, partitions: Ints, times: Ints) -> Ints:
+        """Return the log end offsets of the oldest sample since each time (microseconds); `UNKNOWN` without one."""
+        ends = np.full(len(partitions), UNKNOWN)
+        rows = np.searchsorted(np.array([sample.asked_at for sample in self._samples], np.int64), times)
+        for row in np.unique(rows[rows < len(self._samples)]).tolist():
+            ours = rows == row
+            ends[ours] = at_numbers(self._samples[row].ends, partitions[ours])
+        return ends
+
     def end_since(self, partitions: Ints, at: int) -> tuple[Ints, int]:
         """Return the log end offsets of the oldest sample since `at`, and its time (microseconds).
 

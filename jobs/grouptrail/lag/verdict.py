@@ -46,6 +46,9 @@ class VerdictRule(Enum):
         "the group's members do not subscribe to the topic",
         "a member subscribes to the topic, or it is not known what they subscribe to",
     )
+    NOT_COMMITTED_YET = _RuleText(
+        "UNCOMMITTED", "a member owns the partition, but the group has not committed to it yet"
+    )
     NO_LAG = _RuleText("UNKNOWN", "there is no lag to judge: `problem` says why")
     COMMITS_HELD_BACK = _RuleText("UNKNOWN", "an open transaction holds back commits: `problem` says so")
     CAUGHT_UP = _RuleText("OK", "no more than `allowed_lag` records are left to read")
@@ -118,7 +121,8 @@ class PositionSample:
     last owner left on purpose, or the group pauses as it used to (`is_pausing`). `overdue_seconds`: for how long the
     owner that left on purpose has been away, where that is too long. `usual_seconds`: how long no commit usually
     comes while records wait. `stop_seconds` replaces the threshold. `held_back` says why the decoded commits are not
-    up to date (None: all are). `without_records` counts the unread offsets that hold no record.
+    up to date (None: all are). `without_records` counts the unread offsets that hold no record, `uncommitted` the
+    records of a partition to which the group has not committed yet; `UNKNOWN` where it has.
     """
 
     positions: Ints
@@ -135,6 +139,7 @@ class PositionSample:
     overdue_seconds: Floats | None = None
     usual_seconds: Floats | None = None
     stop_seconds: Floats | None = None
+    uncommitted: Ints | None = None
 
     @property
     def silent_seconds(self) -> Floats:
@@ -275,8 +280,16 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
     def stopped(at: Ints) -> pa.Array:
         return sentences("no commit for ", quiet[at], " s, ", *unread(at))
 
+    uncommitted = np.full(len(now.lag), UNKNOWN) if now.uncommitted is None else now.uncommitted
+
+    def begun(at: Ints) -> pa.Array:
+        return sentences(
+            "no commit yet: between 0 and ", uncommitted[at], " records are unread, by auto.offset.reset"
+        )
+
     return [
         _Rule(VerdictRule.NOT_SUBSCRIBED, now.is_unsubscribed, "no member of the group subscribes to the topic"),
+        _Rule(VerdictRule.NOT_COMMITTED_YET, (now.lag == UNKNOWN) & (uncommitted != UNKNOWN), begun),
         _Rule(VerdictRule.NO_LAG, now.lag == UNKNOWN, "there is no lag to judge"),
         _Rule(VerdictRule.COMMITS_HELD_BACK, valid(held_back), lambda at: held_back.take(pa.array(at))),
         _Rule(VerdictRule.LEFT_ON_PURPOSE, now.is_empty & ~is_pausing, partial(emptied, left)),

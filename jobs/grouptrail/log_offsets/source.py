@@ -196,7 +196,7 @@ class Planner:
 
     def has_partitions(self) -> bool:
         """Return whether there are partitions to sample, as far as that is known without a broker."""
-        return self._samples_all or self._committed is None or bool(self._committed.partitions())
+        return self._samples_all or self._committed is None or bool(self._wanted())
 
     def close(self) -> None:
         """Close the connection."""

@@ -13,7 +13,7 @@ from grouptrail.console.progress import Log, print_now
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.decode.live import LiveCommits
 from grouptrail.errors import GrouptrailError, one_line
-from grouptrail.jobs import Job, LagFeed, jobs_for
+from grouptrail.jobs import Job, LagFeed, jobs_for, one_after_the_other
 from grouptrail.kafka.errors import TopicMissingError
 from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.checks import JobsCheck
@@ -207,7 +207,7 @@ class _Cluster:
     def one_by_one(self, spark: SparkSession) -> Iterator[Query]:
         """Start each job when the one before has ended, so that it finds all of that job's output."""
         self.hold(spark)
-        for job in self._jobs:
+        for job in one_after_the_other(self._jobs):
             with storage_errors_explained():
                 warehouse = warehouse_of(self._config, spark)
                 yield job.start(context_of(job, self._config, warehouse, self.log, once=True))
