@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.lag.calculator import Rules
-from grouptrail.lag.rhythm import UsualWaits
+from grouptrail.lag.calculator import LagCalculator, Rules
+from grouptrail.lag.rhythm import GroupWaits, UsualWaits
 from grouptrail.lag.verdict import Thresholds
+from grouptrail.storage.schema import table_schema
 from support.lag_samples import NOON, SECOND, add_commits, add_sample, commit, log, new_calculator
 
 HOUR = 3600
@@ -97,6 +99,182 @@ def test_status_of_a_group_with_a_threshold_of_its_own_is_stop_by_that() -> None
             add_sample(calculator, log(second, second))
             rows += calculator.compute({}).to_pylist()
         assert min(stopped(rows)) == pytest.approx(first, abs=20)
+
+
+# --- the rhythm of a group in partitions that rarely get a record ----------------------------------------------
+
+BUSY, SPARSE = 0, 1
+
+
+class Fleet:
+    """Groups that read a topic with a busy partition, of a record each ten seconds, and a sparse one.
+
+    Commits are of all that is there. In: by partition, when commits come, and when records of the sparse one do.
+    """
+
+    def __init__(
+        self,
+        commits: dict[int, list[int]],
+        records: list[int],
+        *,
+        group: str = "billing",
+        calculator: LagCalculator | None = None,
+    ) -> None:
+        self.calculator = calculator or new_calculator()
+        self._commits, self._records, self._group = commits, records, group
+
+    def _end(self, partition: int, second: int) -> int:
+        return second // 10 if partition == BUSY else sum(one <= second for one in self._records)
+
+    def rows(self, since: int, until: int, *, step: int = 60) -> list[dict[str, Any]]:
+        """Return the rows of the group at the samples of a time."""
+        rows = []
+        for second in range(since, until, step):
+            for partition, times in self._commits.items():
+                for time in (one for one in times if second - step < one <= second):
+                    more = {"partition": partition, "group_id": self._group, "record_offset": time * 10 + partition}
+                    add_commits(self.calculator, commit(time, self._end(partition, time), **more))
+            ends = [log(second, self._end(partition, second), partition=partition) for partition in (BUSY, SPARSE)]
+            add_sample(self.calculator, *ends)
+            computed = self.calculator.compute({}).to_pylist()
+            rows += [row for row in computed if row["group_id"] == self._group]
+        return rows
+
+
+def stops_of(rows: list[dict[str, Any]], partition: int) -> list[float]:
+    return stopped([row for row in rows if row["partition"] == partition])
+
+
+def every(seconds: int, until: int, *, since: int = 0) -> list[int]:
+    return list(range(since, until, seconds))
+
+
+def both(commits: list[int]) -> dict[int, list[int]]:
+    return {BUSY: commits, SPARSE: commits}
+
+
+@pytest.mark.parametrize("gap", [600, HOUR])
+@pytest.mark.parametrize("early", [0.02, 0.3, 0.7, 0.98])
+def test_status_of_a_rare_record_in_a_group_that_commits_rarely_is_ok(gap: int, early: float) -> None:
+    """Whenever it comes between two checkpoints, with any wait before it."""
+    records = [round(gap * (4 + 3 * number + early)) for number in range(3)]
+    rows = Fleet(both(every(gap, 12 * gap)), [0, *records]).rows(0, 12 * gap, step=gap // 12)
+    assert stops_of(rows, SPARSE) == []
+    assert max(stops_of(rows, BUSY)) < 2 * gap
+
+
+def test_status_reason_of_a_group_that_commits_rarely_has_its_usual_wait() -> None:
+    rows = Fleet(both(every(600, 5_000)), [0, 3_010]).rows(0, 3_580)
+    [row] = [row for row in rows[-2:] if row["partition"] == SPARSE]
+    assert (row["status"], row["usual_wait_seconds"]) == ("OK", 535)
+    assert row["status_reason"] == (
+        "no commit for 540 s, 1 unread: the group's records usually wait 535 s for a commit"
+    )
+
+
+def test_status_of_a_partition_that_the_others_outlive_is_stop_after_twice_the_usual_wait_of_the_group() -> None:
+    """Its reader dies, the other checkpoints go on."""
+    fleet = Fleet({BUSY: every(600, 9_000), SPARSE: every(600, 3_000)}, [0, 3_010])
+    assert min(stops_of(fleet.rows(0, 9_000), SPARSE)) == pytest.approx(3_010 + 1_140, abs=70)
+
+
+def test_status_of_a_group_that_commits_rarely_and_dies_is_stop_after_twice_its_usual_wait() -> None:
+    rows = Fleet(both(every(600, 3_001)), [0, 3_010]).rows(0, 6_000)
+    assert min(at for at in stops_of(rows, SPARSE)) == pytest.approx(3_010 + 1_140, abs=70)
+
+
+def test_status_of_a_rare_record_is_stop_at_the_limit_of_the_operator() -> None:
+    calculator = new_calculator(rules=Rules(Thresholds(stop_seconds_limit=700)))
+    rows = Fleet(both(every(600, 3_001)), [0, 3_010], calculator=calculator).rows(0, 6_000)
+    assert min(stops_of(rows, SPARSE)) == pytest.approx(3_710, abs=70)
+
+
+@pytest.mark.parametrize("quick", [10, 60, 200])
+def test_status_of_a_rare_record_in_a_group_that_commits_often_is_stop_as_soon_as_ever(quick: int) -> None:
+    """Its busy partition is read all the time; the sparse one is not."""
+    fleet = Fleet({BUSY: every(quick, 6_000), SPARSE: [0]}, [0, 3_010])
+    assert min(stops_of(fleet.rows(0, 6_000), SPARSE)) == pytest.approx(3_310, abs=2 * quick + 60)
+
+
+def test_status_after_a_single_outage_of_the_group_is_stop_as_soon_as_ever() -> None:
+    commits = [*every(20, 1_000), *every(20, 6_000, since=4_000)]
+    fleet = Fleet({BUSY: commits, SPARSE: [0]}, [0, 4_510])
+    assert next(at for at in stops_of(fleet.rows(0, 6_000), SPARSE) if at > 4_000) == pytest.approx(4_810, abs=70)
+
+
+def test_status_beside_a_stuck_partition_is_stop_as_soon_as_ever() -> None:
+    """The group commits only when the sparse partition gets a record, once an hour, while the busy one is stuck: the
+    waits there end with no commit."""
+    records = every(HOUR, 6 * HOUR)
+    commits = [at + 10 for at in records[:-1]]
+    rows = Fleet({BUSY: [0], SPARSE: commits}, records).rows(0, 6 * HOUR, step=120)
+    assert min(stops_of(rows, BUSY)) < 600
+    assert min(stops_of(rows, SPARSE)) == pytest.approx(5 * HOUR + 300, abs=240)
+
+
+def test_status_of_a_rare_record_does_not_depend_on_another_group_that_commits_rarely() -> None:
+    calculator = new_calculator()
+    rare = Fleet(both(every(600, 6_000)), [0, 3_010], group="rare", calculator=calculator)
+    quick = Fleet({BUSY: every(20, 6_000), SPARSE: [0]}, [0, 3_010], calculator=calculator)
+    statuses = []
+    for second in range(0, 6_000, 60):
+        for fleet, records in ((rare, both([second] if second % 600 == 0 else [])), (quick, None)):
+            if records is not None:
+                fleet._commits = records
+            rows = fleet.rows(second, second + 60)
+            if fleet is quick:
+                statuses += [(second, row["status"]) for row in rows if row["partition"] == SPARSE]
+    assert min(second for second, status in statuses if status == "STOP") == pytest.approx(3_310, abs=70)
+
+
+def test_status_of_a_rare_record_after_a_restart_is_that_without_one() -> None:
+    """The stored rows have the usual wait of the group."""
+    whole = Fleet(both(every(600, 9_000)), [0, 3_010]).rows(0, 4_020)
+    until = [row for row in whole if (row["sampled_at"] - NOON).total_seconds() < 3_060]
+    again = new_calculator()
+    for second in every(60, 3_060):
+        rows = [row for row in until if (row["sampled_at"] - NOON).total_seconds() == second]
+        logs = [log(second, row["log_end_offset"], partition=row["partition"]) for row in rows]
+        add_sample(again, *(logs or [log(second, 0)]))
+        if rows:
+            again.add_stored_lag(pa.Table.from_pylist(rows, table_schema("consumer_lag")))
+    for partition in (BUSY, SPARSE):
+        offsets = {BUSY: 300, SPARSE: 1}
+        more = {"partition": partition, "record_offset": 30_000 + partition}
+        add_commits(again, commit(3_000, offsets[partition], **more))
+    resumed = Fleet(both(every(600, 9_000)), [0, 3_010], calculator=again).rows(3_060, 4_020)
+    assert [row["status"] for row in resumed] == [row["status"] for row in whole[len(until) :]]
+    assert stops_of(resumed, SPARSE) == []
+
+
+def test_rhythm_of_a_group_that_was_deleted_is_forgotten() -> None:
+    waits, zero = GroupWaits(), np.array([0])
+    for number, (groups, ended) in enumerate([(zero, 600), (zero, 600), (zero, -1)]):
+        waits.start_sample(number * SECOND)
+        waits.put(groups, np.array([ended * SECOND]))
+    waits.start_sample(3 * SECOND)
+    assert waits.usual(zero) == [600]
+    waits.put(np.array([1]), np.array([-1]))
+    waits.start_sample(4 * SECOND)
+    assert np.isnan(waits.usual(np.array([0, 1, 2]))).all()
+
+
+@given(st.lists(st.lists(st.sampled_from([-1, 0, 31, 400, 3600]), min_size=3, max_size=3), min_size=1, max_size=9))
+def test_rhythm_of_a_group_is_what_the_longest_waits_that_its_last_two_commits_ended_have_reached(
+    samples: list[list[int]],
+) -> None:
+    """Of two groups, the first of which has two positions; a sample that is computed again changes nothing."""
+    waits, groups = GroupWaits(), np.array([0, 0, 1])
+    ended: dict[int, list[int]] = {0: [0, 0], 1: [0, 0]}
+    for number, sample in enumerate(samples):
+        waits.start_sample(number * SECOND)
+        waits.put(groups, np.array([9, 9, 9]) * SECOND)
+        waits.start_sample(number * SECOND)
+        waits.put(groups, np.where(np.array(sample) < 0, -1, np.array(sample) * SECOND))
+        for group, longest in ((0, max(sample[:2])), (1, sample[2])):
+            ended[group] += [longest] if longest >= 0 else []
+    waits.start_sample(len(samples) * SECOND)
+    assert np.nan_to_num(waits.usual(np.array([0, 1]))).tolist() == [min(ended[0][-2:]), min(ended[1][-2:])]
 
 
 OFFSET, WAIT = st.integers(0, 5), st.sampled_from([0.0, 20.0, 31.0, 400.0, 3600.0])

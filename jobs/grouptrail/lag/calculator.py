@@ -54,7 +54,7 @@ from grouptrail.lag.offsets import (
 )
 from grouptrail.lag.positions import READ, Positions
 from grouptrail.lag.retention import NO_LAG, NOTHING_UNREAD, LogSizes, Retention, UnreadLogs, time_to_loss
-from grouptrail.lag.rhythm import UsualWaits
+from grouptrail.lag.rhythm import GroupWaits, UsualWaits
 from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
@@ -211,7 +211,7 @@ class LagCalculator:
         self._departures = Departures()
         self._last_owners = NO_LAST_OWNERS
         self._numbered_owners = LastOwners.of(NO_LAST_OWNERS, np.empty(0, np.int64))
-        self._waits = UsualWaits()
+        self._waits, self._group_waits = UsualWaits(), GroupWaits()
         # The log ends by partition at the last samples, the newest last.
         self._recent_ends: list[tuple[int, Ints]] = []
         self._owned = NONE_OWNED
@@ -257,6 +257,9 @@ class LagCalculator:
         self._waits.start_sample(at, self._index.position_count)
         self._waits.put(numbers, np.where(np.isnan(silent), UNKNOWN, committed), silent)
         self._waits.restore(numbers, *waits)
+        self._group_waits.start_sample(at)
+        has_commit = committed != UNKNOWN
+        self._group_waits.restore(self._index.groups(numbers[has_commit]), waits[0][has_commit])
         self._departures.restore(numbers, rows["read_before_end"], at)
         self._partition_of = lengthened(self._partition_of, self._index.position_count)
         self._partition_of[numbers] = partitions
@@ -332,6 +335,7 @@ class LagCalculator:
         known, noted = self._window.newest_at(at), self._waits.newest
         self._window.start_sample(at, self._index.position_count)
         self._waits.start_sample(at, self._index.position_count)
+        self._group_waits.start_sample(at)
         self._add_ends(at, sampled.partitions, at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows))
         stop_seconds = stop_seconds_of(
             pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds
@@ -354,6 +358,9 @@ class LagCalculator:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
             self._waits.newest = noted
+        else:
+            positions = sampled.positions[sampled.order]
+            self._group_waits.put(self._index.groups(positions), self._waits.ended(positions))
         return rows
 
     @property
@@ -788,7 +795,9 @@ class LagCalculator:
         silent = np.where(lag.readable > self._rules.thresholds.allowed_lag, np.minimum(quiet, age.by_samples), 0.0)
         silent = np.where(lag.readable == UNKNOWN, np.nan, np.round(silent, 3))
         self._waits.put(entries.positions, np.where(np.isnan(silent), UNKNOWN, committed), silent)
-        waits = self._waits.waits(entries.positions)
+        own_usual, last_wait = self._waits.waits(entries.positions)
+        group_usual = self._group_waits.usual(self._index.groups(entries.positions))
+        usual = np.fmax(own_usual, group_usual)
         departed, away = context.departed, context.away_seconds[entries.groups]
         has_left, is_pausing = (one[entries.positions] for one in (departed.has_left, departed.had_read_all))
         is_overdue = has_left & (away >= context.may_be_away_seconds[entries.groups])
@@ -806,11 +815,12 @@ class LagCalculator:
             held_back=entries.held_back,
             without_records=np.where(lag.holds_no_record, lag.lag, 0),
             overdue_seconds=np.where(is_overdue, away, np.nan),
-            usual_seconds=waits[0],
+            usual_seconds=usual,
+            is_usual_of_group=np.nan_to_num(group_usual) > np.nan_to_num(own_usual),
             stop_seconds=context.stop_seconds[entries.groups],
             uncommitted=lag.uncommitted,
         )
-        return silent, waits, judge(self._window, now, self._rules.thresholds)
+        return silent, (usual, last_wait), judge(self._window, now, self._rules.thresholds)
 
 
 def _without_offsets(owned: pa.Table) -> pa.Table:

@@ -92,6 +92,11 @@ class PartitionIndex:
         """Return the numbers of the positions of rows, whose `partitions` are known. In: group_id."""
         return self._positions.of(pa.array(self._groups.of(rows["group_id"]) * _MOST + partitions))
 
+    def groups(self, positions: Ints) -> Ints:
+        """Return the numbers of the groups of the positions with these numbers."""
+        groups: Ints = np.asarray(self._positions.values)[positions] // _MOST
+        return groups
+
     def names(self, partitions: Ints) -> list[tuple[str, int]]:
         """Return topic and partition of the partitions with these numbers."""
         topics, numbers = np.divmod(np.asarray(self._partitions.values)[partitions], _MOST)

@@ -1,7 +1,8 @@
 """How long a position's unread records usually wait for the next commit.
 
 A group that commits once an hour is silent for an hour each time; silence of that length does not show that it has
-stopped. What the last two waits in a row have reached is usual: a single outage is not.
+stopped. What the last two waits in a row have reached is usual: a single outage is not. In a partition that rarely
+gets a record, the rhythm of the group's other partitions counts, too.
 """
 
 from __future__ import annotations
@@ -87,15 +88,70 @@ class UsualWaits:
         usual, last = self._waits(positions)
         return _seconds(usual), _seconds(last)
 
+    def ended(self, positions: Ints) -> Ints:
+        """Return the waits (microseconds) that commits have ended at the newest sample; `UNKNOWN` without a commit.
+
+        Short ones are 0.
+        """
+        committed, before, ended = (
+            at_numbers(column, positions) for column in (self.newest.committed, self._committed, self._silent)
+        )
+        has_moved = (committed > before) & (before != UNKNOWN)
+        return np.where(has_moved, np.where(ended < _LEAST_MICROS, 0, ended), UNKNOWN)
+
     def _waits(self, positions: Ints) -> tuple[Ints, Ints]:
         """Return the usual and the last waits at the newest sample; 0 where they are short."""
-        usual, last, ended = (
-            np.maximum(at_numbers(column, positions), 0) for column in (self._usual, self._last, self._silent)
-        )
-        committed, before = (at_numbers(column, positions) for column in (self.newest.committed, self._committed))
-        has_moved = (committed > before) & (before != UNKNOWN)
-        ended = np.where(ended < _LEAST_MICROS, 0, ended)
+        usual, last = (np.maximum(at_numbers(column, positions), 0) for column in (self._usual, self._last))
+        ended = self.ended(positions)
+        has_moved = ended != UNKNOWN
         return np.where(has_moved, np.minimum(last, ended), usual), np.where(has_moved, ended, last)
+
+
+class GroupWaits:
+    """The usual wait of each group: what its last two commits have both ended, each in the partition it moved most.
+
+    A partition whose reader is stuck does not count: no commit ends its wait. Kept by the groups' numbers.
+    """
+
+    def __init__(self) -> None:
+        none = np.empty(0, np.int64)
+        self._at = UNKNOWN
+        # Before the newest sample, and at it.
+        self._before = self._now = (none, none)
+
+    def usual(self, groups: Ints) -> Floats:
+        """Return the usual waits of these groups before the newest sample; NaN where they are short or not known."""
+        return _seconds(np.maximum(at_numbers(self._before[0], groups), 0))
+
+    def start_sample(self, at: int) -> None:
+        """Start a sample (microseconds), in place of one of the same time."""
+        if at != self._at:
+            self._at, self._before = at, self._now
+
+    def put(self, groups: Ints, ended: Ints) -> None:
+        """Set what commits have ended at the newest sample, by position: its group, and `UsualWaits.ended`."""
+        count = int(groups.max(initial=-1)) + 1
+        longest = np.full(count, UNKNOWN)
+        np.maximum.at(longest, groups, ended)
+        is_there = np.full(count, False)
+        is_there[groups] = True
+        # A group without rows was deleted.
+        usual, last = (
+            np.where(is_there, np.maximum(at_numbers(column, np.arange(count)), 0), 0) for column in self._before
+        )
+        has_moved = longest != UNKNOWN
+        self._now = (
+            np.where(has_moved, np.minimum(last, longest), usual),
+            np.where(has_moved, longest, last),
+        )
+
+    def restore(self, groups: Ints, usual_seconds: Floats) -> None:
+        """Set what is known from the usual waits of positions that were stored at the newest sample."""
+        count = int(groups.max(initial=-1)) + 1
+        least = np.full(count, np.iinfo(np.int64).max)
+        np.minimum.at(least, groups, _micros(usual_seconds))
+        usual = np.where(least == np.iinfo(np.int64).max, 0, least)
+        self._now = (usual, usual)
 
 
 def _micros(seconds: Floats) -> Ints:

@@ -78,7 +78,9 @@ class VerdictRule(Enum):
         "the committed offset went back within the window, and is still lower than it was",
         "the committed offset did not go back within the window, or has caught up with where it was",
     )
-    SILENT_AS_USUAL = _RuleText("OK", "no commit for `stop_seconds`, but no longer than usual for this position")
+    SILENT_AS_USUAL = _RuleText(
+        "OK", "no commit for `stop_seconds`, but no longer than usual for this position or its group"
+    )
     HAD_CAUGHT_UP = _RuleText("OK", "the group had caught up at some time within the window")
     SAME_OFFSET = _RuleText(
         "STALL",
@@ -120,9 +122,10 @@ class PositionSample:
     `lag` counts the records that are left to read, `lost` those before them that were deleted unread. `is_empty`: the
     last owner left on purpose, or the group pauses as it used to (`is_pausing`). `overdue_seconds`: for how long the
     owner that left on purpose has been away, where that is too long. `usual_seconds`: how long no commit usually
-    comes while records wait. `stop_seconds` replaces the threshold. `held_back` says why the decoded commits are not
-    up to date (None: all are). `without_records` counts the unread offsets that hold no record, `uncommitted` the
-    records of a partition to which the group has not committed yet; `UNKNOWN` where it has.
+    comes while records wait, here or, with `is_usual_of_group`, in the group's other partitions. `stop_seconds`
+    replaces the threshold. `held_back` says why the decoded commits are not up to date (None: all are).
+    `without_records` counts the unread offsets that hold no record, `uncommitted` the records of a partition to which
+    the group has not committed yet; `UNKNOWN` where it has.
     """
 
     positions: Ints
@@ -138,6 +141,7 @@ class PositionSample:
     is_pausing: Bools | None = None
     overdue_seconds: Floats | None = None
     usual_seconds: Floats | None = None
+    is_usual_of_group: Bools | None = None
     stop_seconds: Floats | None = None
     uncommitted: Ints | None = None
 
@@ -306,12 +310,18 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
     patience = now.patience_seconds(thresholds)
     usual = np.full(len(now.lag), np.nan) if now.usual_seconds is None else now.usual_seconds
 
+    is_of_group = np.full(len(now.lag), False) if now.is_usual_of_group is None else now.is_usual_of_group
+
     def rewound(at: Ints) -> pa.Array:
         return sentences("committed went back from ", figures.rewound_from[at], " to ", figures.rewound_to[at])
 
     def waited(at: Ints) -> pa.Array:
         silent = ("no commit for ", quiet[at], " s, ", now.lag[at], " unread")
         return sentences(*silent, ": records usually wait ", usual[at], " s here for a commit")
+
+    def waited_as_group(at: Ints) -> pa.Array:
+        silent = ("no commit for ", quiet[at], " s, ", now.lag[at], " unread")
+        return sentences(*silent, ": the group's records usually wait ", usual[at], " s for a commit")
 
     def stalled(at: Ints) -> pa.Array:
         since = (" for ", same[at], " s, ", now.lag[at], " unread")
@@ -323,6 +333,7 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
 
     return [
         _Rule(VerdictRule.WENT_BACK, figures.rewound_from != UNKNOWN, rewound),
+        _Rule(VerdictRule.SILENT_AS_USUAL, (now.silent_seconds >= stop) & is_of_group, waited_as_group),
         _Rule(VerdictRule.SILENT_AS_USUAL, now.silent_seconds >= stop, waited),
         _Rule(
             VerdictRule.HAD_CAUGHT_UP, figures.caught_up, f"had caught up within {thresholds.window_seconds:.0f} s"
