@@ -90,7 +90,7 @@ def replay(
         numbers = index.positions(rows, partitions)
         at = int(ints(rows["sampled_at"]).max())
         committed, lag, lost = (ints(rows[name]) for name in ("committed_offset", "lag", "lost_records"))
-        readable = not_deleted(lag, lost, committed)
+        readable = np.where(_have_nothing_left(rows), 0, not_deleted(lag, lost, committed))
         committed_at = ints(rows["commit_at"])
         ends = ints(rows["log_end_offset"])
         is_other = are_of_other_log(rows["problem"])
@@ -159,6 +159,12 @@ def _held_back(rows: pa.Table) -> pa.Array:
     """Return why known lag was not judged, which is because of open transactions; null where it was."""
     is_held = pc.and_(pc.equal(rows["status"], "UNKNOWN"), pc.is_valid(rows["lag"]))
     return whole(pc.if_else(is_held, rows["status_reason"], None))
+
+
+def _have_nothing_left(rows: pa.Table) -> Bools:
+    """Return where the unread offsets hold no record, or one that was read."""
+    has_none = pc.starts_with(rows["status_reason"], CAUGHT_UP[1])
+    return np.asarray(whole(pc.fill_null(has_none, False)), bool)
 
 
 def _uncommitted(rows: pa.Table) -> Ints:

@@ -41,6 +41,7 @@ from grouptrail.lag.index import (
     valid,
     whole,
 )
+from grouptrail.lag.last_offset import LastOffsetHabits
 from grouptrail.lag.members import Groups
 from grouptrail.lag.offsets import (
     CLOCKS_DIFFER_SECONDS,
@@ -76,7 +77,7 @@ STORED_LAG = columns_of(
         *("group_id", "topic", "partition", "sampled_at"),
         *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
         *("lag_seconds", "lag_seconds_method", "lag_seconds_error"),
-        *(*_WAITS, "read_before_end", "problem"),
+        *(*_WAITS, "read_before_end", "pauses_with_one_left", "problem"),
     ),
 )
 """The columns of stored rows that verdicts look back on."""
@@ -165,8 +166,8 @@ class _Context:
     Columns by the groups' numbers: `is_isolated` if it reads under read_committed, `is_exact` as `exact_groups`,
     `stop_seconds` how long it may be silent, `away_seconds` for how long it has been without members and
     `may_be_away_seconds` how long that may last, NaN unless it is Empty. By position: what is known of its `departed`
-    owner, `is_overdue` as in `lag_in_offsets`, and `committed_then` the committed offset from which rates are
-    computed, `then` its time.
+    owner, `is_overdue` as in `lag_in_offsets`, `habitual_pauses` at which one record was left, and `committed_then`
+    the committed offset from which rates are computed, `then` its time.
     """
 
     groups: Groups
@@ -177,6 +178,7 @@ class _Context:
     may_be_away_seconds: Floats
     departed: Departed
     is_overdue: Bools
+    habitual_pauses: Ints
     committed_then: Ints
     then: int
 
@@ -212,6 +214,7 @@ class LagCalculator:
         self._last_owners = NO_LAST_OWNERS
         self._numbered_owners = LastOwners.of(NO_LAST_OWNERS, np.empty(0, np.int64))
         self._waits, self._group_waits = UsualWaits(), GroupWaits()
+        self._habits = LastOffsetHabits()
         # The log ends by partition at the last samples, the newest last.
         self._recent_ends: list[tuple[int, Ints]] = []
         self._owned = NONE_OWNED
@@ -260,6 +263,9 @@ class LagCalculator:
         self._group_waits.start_sample(at)
         has_commit = committed != UNKNOWN
         self._group_waits.restore(self._index.groups(numbers[has_commit]), waits[0][has_commit])
+        self._habits.start_sample(at, self._index.position_count)
+        self._habits.put(numbers, end=ints(rows["log_end_offset"]), committed=committed, left=readable)
+        self._habits.restore(numbers, ints(rows["pauses_with_one_left"]))
         self._departures.restore(numbers, rows["read_before_end"], at)
         self._partition_of = lengthened(self._partition_of, self._index.position_count)
         self._partition_of[numbers] = partitions
@@ -295,6 +301,7 @@ class LagCalculator:
         of_replaced = np.flatnonzero(np.isin(self._partition_of, replaced))
         self._window.forget(of_replaced)
         self._waits.forget(of_replaced)
+        self._habits.forget(of_replaced)
         self._stored_ages.forget(of_replaced)
         self._recreated_at = lengthened(self._recreated_at, self._index.partition_count)
         self._recreated_at[replaced] = int(sampled_at.max())
@@ -336,6 +343,8 @@ class LagCalculator:
         self._window.start_sample(at, self._index.position_count)
         self._waits.start_sample(at, self._index.position_count)
         self._group_waits.start_sample(at)
+        habits = self._habits.newest
+        self._habits.start_sample(at, self._index.position_count)
         self._add_ends(at, sampled.partitions, at_numbers(ints(sampled.logs["log_end_offset"]), sampled.log_rows))
         stop_seconds = stop_seconds_of(
             pa.array(groups.names, pa.string()), rules.thresholds, rules.group_stop_seconds
@@ -349,6 +358,7 @@ class LagCalculator:
             groups.may_be_away_seconds(rules.thresholds),
             self._departed(sampled, groups),
             self._are_overdue(sampled, groups, stop_seconds),
+            self._habits.habitual(self._index.groups(np.arange(self._index.position_count))),
             *self._window.since(rules.rate_seconds),
         )
         if fetch_records is not None:
@@ -358,6 +368,7 @@ class LagCalculator:
             # Samples not processed yet may be older than these commits: the window must not contain them.
             self._window.restore(known)
             self._waits.newest = noted
+            self._habits.newest = habits
         else:
             positions = sampled.positions[sampled.order]
             self._group_waits.put(self._index.groups(positions), self._waits.ended(positions))
@@ -475,6 +486,7 @@ class LagCalculator:
         """Return the rows of `consumer_lag` for entries with these columns, their lag and its age."""
         is_ignored = self._are_ignored(entries, context)
         lag = self._lag_in_offsets(entries, is_ignored, context)
+        self._habits.put(entries.positions, end=entries.end, committed=entries.committed, left=lag.left)
         wanted = _first_unread(entries, lag, context)
         first = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
         lag = self._without_unreadable(entries, lag, first, context)
@@ -487,6 +499,7 @@ class LagCalculator:
         columns["silent_seconds"] = _seconds(silent)
         columns |= zip(_WAITS, map(_seconds, waits), strict=True)
         columns["read_before_end"] = self._read_before_end(entries, context)
+        columns["pauses_with_one_left"] = _or_null(self._habits.pauses(entries.positions)).cast(pa.int32())
         columns |= {"status": verdict.status, "rule": verdict.rule, "ruled_out": verdict.ruled_out}
         if "status_reason" in names:
             columns["status_reason"] = verdict.reason
@@ -500,9 +513,9 @@ class LagCalculator:
 
     @staticmethod
     def _lag_in_offsets(entries: Entries, is_ignored: Bools, context: _Context) -> Lag:
-        return lag_in_offsets(
-            entries, is_ignored, context.is_isolated[entries.groups], context.is_overdue[entries.positions]
-        )
+        isolated, overdue = context.is_isolated[entries.groups], context.is_overdue[entries.positions]
+        lag = lag_in_offsets(entries, is_ignored, isolated, overdue)
+        return lag.without_last(context.habitual_pauses[entries.positions])
 
     def _are_overdue(self, sampled: _Sampled, groups: Groups, stop_seconds: Floats) -> Bools:
         """Return by position where a group should have committed for the first time, as far as the samples show.
@@ -819,6 +832,7 @@ class LagCalculator:
             is_usual_of_group=np.nan_to_num(group_usual) > np.nan_to_num(own_usual),
             stop_seconds=context.stop_seconds[entries.groups],
             uncommitted=lag.uncommitted,
+            pauses_with_one_left=lag.pauses_with_one_left,
         )
         return silent, (usual, last_wait), judge(self._window, now, self._rules.thresholds)
 

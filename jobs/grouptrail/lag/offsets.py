@@ -82,6 +82,7 @@ class Lag:
     a record can still be. `is_of_other_log`: the commit may belong to another log than the one sampled.
     `holds_no_record`: only transaction markers and aborted records are left to read. `uncommitted` are the records of
     a log to which a group that owns it has not committed, as far as that needs no explanation; else `UNKNOWN`.
+    `pauses_with_one_left` are those that show that the committed record itself was read; 0 elsewhere.
     """
 
     lag: Ints
@@ -92,12 +93,29 @@ class Lag:
     is_of_other_log: Bools
     holds_no_record: Bools
     uncommitted: Ints
+    pauses_with_one_left: Ints
 
     def without(self, no_record: Bools) -> Lag:
         """Return the lag where, of these entries, brokers showed that no record is left to read."""
         is_known = self.lag != UNKNOWN
         readable = np.where(no_record & is_known, 0, self.readable)
         return replace(self, readable=readable, holds_no_record=no_record & is_known)
+
+    def without_last(self, habitual: Ints) -> Lag:
+        """Return the lag where clients commit the last offset: `habitual` counts the pauses that show it, or is 0."""
+        is_read = (self.lag > 0) & (self.lost == 0) & (self.readable > 0) & (habitual > 0)
+        return replace(
+            self,
+            readable=self.readable - is_read,
+            first_unread=self.first_unread + is_read,
+            pauses_with_one_left=np.where(is_read, habitual, 0),
+        )
+
+    @property
+    def left(self) -> Ints:
+        """How many offsets would be left if the committed one was the next."""
+        left: Ints = self.readable + (self.pauses_with_one_left > 0)
+        return left
 
 
 def not_deleted(lag: Ints, lost: Ints, committed: Ints) -> Ints:
@@ -173,6 +191,7 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools, is_o
         is_recreated | is_above,
         np.full(len(entries), False),
         uncommitted,
+        np.zeros(len(entries), np.int64),
     )
 
 

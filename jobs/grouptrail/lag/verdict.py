@@ -54,6 +54,9 @@ class VerdictRule(Enum):
     CAUGHT_UP = _RuleText("OK", "no more than `allowed_lag` records are left to read")
     ONLY_DELETED_LEFT = _RuleText("OK", "all that was left to read has been deleted")
     NO_RECORDS_LEFT = _RuleText("OK", "the offsets that are left hold no committed record")
+    LAST_OFFSET_COMMITTED = _RuleText(
+        "OK", "only the last record that was read is left: the client commits its offset instead of the next one"
+    )
     LEFT_ON_PURPOSE = _RuleText(
         "EMPTY",
         "the partition's last owner left on purpose, and has not been away for too long",
@@ -144,6 +147,7 @@ class PositionSample:
     is_usual_of_group: Bools | None = None
     stop_seconds: Floats | None = None
     uncommitted: Ints | None = None
+    pauses_with_one_left: Ints | None = None
 
     @property
     def silent_seconds(self) -> Floats:
@@ -249,6 +253,11 @@ def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdic
         held = " offsets from the committed one on hold no committed record"
         left = partial(sentences, f"{_NOTHING_LEFT}: the ", counts[without], held)
         verdict.set(without, VerdictRule.NO_RECORDS_LEFT, left)
+    if (pauses := now.pauses_with_one_left) is not None:
+        last = np.flatnonzero((pauses > 0) & (now.lag == 0))
+        one = " pauses: the client commits the last offset that it has read instead of the next one"
+        read = partial(sentences, f"{_NOTHING_LEFT}: one offset is left, as at ", pauses[last], one)
+        verdict.set(last, VerdictRule.LAST_OFFSET_COMMITTED, read)
     undecided = np.flatnonzero((now.lag > thresholds.allowed_lag) | (now.lag == UNKNOWN) | now.is_unsubscribed)
     for rules in (_rules_without_window, partial(_rules_of_window, window)):
         is_open = np.full(len(undecided), True)
