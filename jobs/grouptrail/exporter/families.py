@@ -77,6 +77,9 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
         "kafka_cluster_under_min_isr_partitions": _table(value=[totals.under_min_isr]),
         "grouptrail_records_total": _columns(["type", "outcome", "value"], reads),
         "grouptrail_source_backlog_records": pa.table(backlog),
+        "grouptrail_coordinator_clock_offset_seconds": _table(
+            value=[pc.max(pc.abs(snapshot.lag["clock_offset_seconds"])).as_py()]
+        ),
         "grouptrail_last_stable_offset_lag": pa.table({**partitions, "value": snapshot.stable["lag"]}),
         "grouptrail_last_stable_offset": pa.table({**partitions, "value": snapshot.stable["last_stable_offset"]}),
         "grouptrail_expectation_failures": snapshot.failures.rename_columns(["table", "value"]),

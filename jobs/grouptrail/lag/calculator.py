@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.kafka.log import FirstRecord, RecordRequest
+from grouptrail.lag.clocks import CoordinatorClocks, NewestCommits, of_partitions
 from grouptrail.lag.dated import CHECK_SECONDS, DatedRecords, StoredAges, TimestampLookup, UnreadRecords
 from grouptrail.lag.departures import (
     ALL_KEPT_SECONDS,
@@ -215,6 +216,8 @@ class LagCalculator:
         self._numbered_owners = LastOwners.of(NO_LAST_OWNERS, np.empty(0, np.int64))
         self._waits, self._group_waits = UsualWaits(), GroupWaits()
         self._habits = LastOffsetHabits()
+        self._clocks = CoordinatorClocks()
+        self._clock_offsets = np.empty(0, np.int64)
         # The log ends by partition at the last samples, the newest last.
         self._recent_ends: list[tuple[int, Ints]] = []
         self._owned = NONE_OWNED
@@ -302,6 +305,7 @@ class LagCalculator:
         self._window.forget(of_replaced)
         self._waits.forget(of_replaced)
         self._habits.forget(of_replaced)
+        self._clocks.forget(replaced)
         self._stored_ages.forget(of_replaced)
         self._recreated_at = lengthened(self._recreated_at, self._index.partition_count)
         self._recreated_at[replaced] = int(sampled_at.max())
@@ -317,22 +321,23 @@ class LagCalculator:
         last_owners: pa.Table = NO_LAST_OWNERS,
         *,
         until: int | None = None,
+        read_at: int | None = None,
         fetch_records: FetchRecords | None = None,
         fetch_offsets: FetchOffsets | None = None,
         columns: Sequence[str] = ROWS.names,
     ) -> pa.Table:
         """Return `columns` of the rows of `consumer_lag` at the newest sample (`ROWS`); none before the first sample.
 
-        Uses the newest commits, or with `until` (microseconds) those made by that time. `owned` are the positions
-        that members own (`OWNED`), so that one without a commit gets a row; `last_owners` those that the last members
-        of Empty groups owned (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have
-        stopped a few offsets before the end, or whose records are older than the samples. `fetch_offsets` serves
-        groups whose commits are held back. Without them earlier answers are used; with `until`, no earlier offsets
-        are.
+        Uses the newest commits, or with `until` (microseconds) those made by that time, of those that had been read
+        at `read_at` (None: when the sample was taken). `owned` are the positions that members own (`OWNED`), so that
+        one without a commit gets a row; `last_owners` those that the last members of Empty groups owned
+        (`LAST_OWNERS`). `fetch_records` serves `exact_groups` and groups that seem to have stopped a few offsets
+        before the end, or whose records are older than the samples. `fetch_offsets` serves groups whose commits are
+        held back. Without them earlier answers are used; with `until`, no earlier offsets are.
         """
         if self._sample is None:
             return ROWS.empty_table().select(columns)
-        sampled, groups = self._sampled(statuses, owned, until, fetch_offsets)
+        sampled, groups = self._sampled(statuses, owned, until, read_at, fetch_offsets)
         if sampled.at >= self._stored_until + CHECK_SECONDS * MICROS:
             self._stored_ages = StoredAges()
         at, rules = sampled.at, self._rules
@@ -354,7 +359,7 @@ class LagCalculator:
             groups.matching(rules.read_committed_groups),
             groups.matching(rules.exact_groups),
             stop_seconds,
-            np.where(groups.are_empty, (at - groups.emptied_at) / MICROS, np.nan),
+            np.where(groups.are_empty, (groups.coordinators_at - groups.emptied_at) / MICROS, np.nan),
             groups.may_be_away_seconds(rules.thresholds),
             self._departed(sampled, groups),
             self._are_overdue(sampled, groups, stop_seconds),
@@ -404,11 +409,13 @@ class LagCalculator:
         statuses: Mapping[str, GroupStatus],
         owned: pa.Table,
         until: int | None,
+        read_at: int | None,
         fetch_offsets: FetchOffsets | None,
     ) -> tuple[_Sampled, Groups]:
         """Return the positions whose logs were sampled or that are owned without a commit, and their groups."""
         assert self._sample is not None
         at, logs, row_of = self._sample
+        self._learn_clocks(read_at)
         commits = self.positions.latest(until)
         if fetch_offsets is not None or until is not None:
             self._coordinators.refresh(self._held_groups(commits, statuses), at, fetch_offsets)
@@ -435,7 +442,7 @@ class LagCalculator:
         group_ids = whole(commits["group_id"])
         codes, of_logs = np.asarray(group_ids.indices), logs.select(_OF_LOGS)
         sampled = _Sampled(at, of_logs, commits, order, positions, partitions, codes, log_rows, len(without))
-        return sampled, Groups.of(at, group_ids.dictionary.to_pylist(), statuses)
+        return sampled, Groups.of(at, group_ids.dictionary.to_pylist(), statuses, self._clock_offsets)
 
     def _entries(self, sampled: _Sampled, rows: Ints) -> Entries:
         """Return the entries at some rows of the commits."""
@@ -448,7 +455,30 @@ class LagCalculator:
             commits=commits,
             logs=_with_sample_time(sampled.logs.take(pa.array(of_logs, mask=of_logs == UNKNOWN)), sampled.at),
             held_back=self._coordinators.reasons(commits),
+            clock_offsets=of_partitions(self._clock_offsets, ints(commits["record_partition"])),
         )
+
+    def _learn_clocks(self, read_at: int | None) -> None:
+        """Learn by how much the coordinators' clocks differ from that of the samples."""
+        assert self._sample is not None
+        at, logs, row_of = self._sample
+        commits = self.positions.newest()
+        is_new = self._clocks.are_new(ints(commits["record_partition"]), ints(commits["record_offset"]))
+        commits = commits.filter(pa.array(is_new))
+        partitions = self._index.known_partitions(commits)
+        columns = ("committed_offset", "record_partition", "record_offset", "record_at")
+        new = NewestCommits(partitions, *(ints(commits[name]) for name in columns))
+        end_of = np.where(row_of == UNKNOWN, UNKNOWN, at_numbers(ints(logs["log_end_offset"]), row_of))
+        # Of a log that was replaced since the commit, the end says nothing of clocks.
+        is_other = (partitions == UNKNOWN) | (
+            new.record_at <= at_numbers(self._recreated_at, np.maximum(partitions, 0))
+        )
+        new_ends = np.where(is_other, UNKNOWN, at_numbers(end_of, np.maximum(partitions, 0)))
+        # Without a sample that a leader answered, no end is known.
+        asked_at = self._ends.samples[-1].asked_at if len(self._ends) else at
+        self._clocks.learn(new, new_ends, end_of, at=at, asked_at=asked_at, read_at=read_at)
+        self._clock_offsets = self._clocks.offsets(at)
+        self.positions.set_clock_offsets(self._clock_offsets)
 
     def _rows_in_parts(
         self, sampled: _Sampled, context: _Context, names: Sequence[str], fetch_records: FetchRecords | None
@@ -499,6 +529,8 @@ class LagCalculator:
         columns["silent_seconds"] = _seconds(silent)
         columns |= zip(_WAITS, map(_seconds, waits), strict=True)
         columns["read_before_end"] = self._read_before_end(entries, context)
+        clock_offsets = entries.clock_offsets / MICROS
+        columns["clock_offset_seconds"] = _seconds(np.where(clock_offsets == 0, np.nan, clock_offsets))
         columns["pauses_with_one_left"] = _or_null(self._habits.pauses(entries.positions)).cast(pa.int32())
         columns |= {"status": verdict.status, "rule": verdict.rule, "ruled_out": verdict.ruled_out}
         if "status_reason" in names:

@@ -88,6 +88,12 @@ class PartitionIndex:
         """Return the numbers of the partitions of rows. In: topic, partition."""
         return self._partitions.of(pa.array(self._topics.of(rows["topic"]) * _MOST + ints(rows["partition"])))
 
+    def known_partitions(self, rows: pa.Table) -> Ints:
+        """Return the numbers of the partitions of a few rows; `UNKNOWN` for those that have none."""
+        topics = ints(pc.index_in(whole(rows["topic"]).cast(pa.string()), self._topics.values))
+        partitions = topics * _MOST + ints(rows["partition"])
+        return np.where(topics == UNKNOWN, UNKNOWN, ints(pc.index_in(pa.array(partitions), self._partitions.values)))
+
     def positions(self, rows: pa.Table, partitions: Ints) -> Ints:
         """Return the numbers of the positions of rows, whose `partitions` are known. In: group_id."""
         return self._positions.of(pa.array(self._groups.of(rows["group_id"]) * _MOST + partitions))

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from grouptrail.lag.clocks import of_partitions
 from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Floats, Ints, micros, moment, whole
 from grouptrail.lag.offsets import matching
@@ -18,20 +19,29 @@ from grouptrail.lag.verdict import Thresholds
 _HISTORY_FOLLOWS_MICROS = 60 * MICROS
 
 _UNKNOWN_GROUP = GroupStatus()
+_ALL_EXACT: Ints = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups by number at the time of a sample (microseconds)."""
+    """Groups by number at the time of a sample (microseconds), and that time by the clocks of their coordinators."""
 
     at: int
     names: list[str]
     statuses: list[GroupStatus]
+    coordinators_at: Ints
 
     @classmethod
-    def of(cls, at: int, names: list[str], statuses: Mapping[str, GroupStatus]) -> Groups:
-        """Return the groups with these names, in this order."""
-        return cls(at, names, [statuses.get(name, _UNKNOWN_GROUP) for name in names])
+    def of(
+        cls, at: int, names: list[str], statuses: Mapping[str, GroupStatus], clock_offsets: Ints = _ALL_EXACT
+    ) -> Groups:
+        """Return the groups with these names, in this order.
+
+        `clock_offsets`: by how much the clocks are ahead, by partition of the offsets topic (microseconds).
+        """
+        of_groups = [statuses.get(name, _UNKNOWN_GROUP) for name in names]
+        partitions = [UNKNOWN if one.record_partition is None else one.record_partition for one in of_groups]
+        return cls(at, names, of_groups, at + of_partitions(clock_offsets, np.array(partitions, np.int64)))
 
     @cached_property
     def states(self) -> pa.Array:
@@ -41,8 +51,8 @@ class Groups:
     @cached_property
     def new_seconds(self) -> Floats:
         """For how long each group has had members, if so recently that they need not have committed; else NaN."""
-        now = moment(self.at)
-        started = np.array([status.started_seconds(now) for status in self.statuses], np.float64)
+        times = map(moment, self.coordinators_at.tolist())
+        started = np.array([status.started_seconds(now) for status, now in zip(self.statuses, times, strict=True)])
         is_new = (started >= 0) & (started < _HISTORY_FOLLOWS_MICROS / MICROS)
         return np.where(is_new, started, np.nan)
 

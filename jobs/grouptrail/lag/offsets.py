@@ -34,7 +34,7 @@ class Entries:
 
     `at` is in microseconds. `commits` has the columns of `positions.READ`, null where there is no commit, `logs`
     those of `log_offsets` that are needed. `held_back` says why the decoded commits are not up to date; null where
-    they are.
+    they are. `clock_offsets`: by how much the clock that dates the commits is ahead (microseconds).
     """
 
     at: int
@@ -44,6 +44,7 @@ class Entries:
     commits: pa.Table
     logs: pa.Table
     held_back: pa.Array
+    clock_offsets: Ints
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -60,8 +61,9 @@ class Entries:
 
     @cached_property
     def committed_at(self) -> Ints:
-        """Times of the commits (microseconds)."""
-        return ints(self.commits["record_at"])
+        """Times of the commits by the clock of the samples (microseconds)."""
+        dated_at = ints(self.commits["record_at"])
+        return np.where(dated_at == UNKNOWN, UNKNOWN, dated_at - self.clock_offsets)
 
     @cached_property
     def end(self) -> Ints:

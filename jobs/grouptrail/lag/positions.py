@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.lag.clocks import of_partitions
 from grouptrail.lag.index import UNKNOWN, Ints, at_numbers, ints, ranks, whole
 from grouptrail.storage.positions import updated
 from grouptrail.storage.schema import compact, table_schema
@@ -39,6 +40,10 @@ class Positions:
         self._all = _Newest(math.inf)
         self._due = _Newest(-math.inf if first_until is None else first_until)
 
+    def set_clock_offsets(self, offsets: Ints) -> None:
+        """Set by how much the clocks of commits are ahead, by partition of the offsets topic (microseconds)."""
+        self._due.clock_offsets = offsets
+
     def add(self, commits: pa.Table) -> None:
         """Add commits (`COMMITS` or `READ`) of the tables in any order, duplicates included."""
         commits = commits.cast(READ)
@@ -56,6 +61,10 @@ class Positions:
         """
         return self._all.latest(math.inf) if until is None else self._due.latest(until)
 
+    def newest(self) -> pa.Table:
+        """Return the newest commits (`READ`) of all, deleted ones included."""
+        return self._all.newest()
+
     def are_all_due(self) -> bool:
         """Return whether `latest` of all commits equals that of the last time."""
         return self._due.is_whole and self._all.offsets() == self._due.offsets()
@@ -69,6 +78,7 @@ class _Newest:
     def __init__(self, until: float) -> None:
         """`until`: no caller asks for less than the commits made by then."""
         self._until = until
+        self.clock_offsets = np.empty(0, np.int64)
         self._waiting: list[pa.Table] = []
         self._newest = READ.empty_table()
         self._sorted_count = 0
@@ -82,8 +92,11 @@ class _Newest:
 
     def latest(self, until: float) -> pa.Table:
         self._until = until
+        return _undeleted(self.newest())
+
+    def newest(self) -> pa.Table:
         self._merge()
-        return _undeleted(self._newest)
+        return self._newest
 
     @property
     def is_whole(self) -> bool:
@@ -98,7 +111,8 @@ class _Newest:
     def _merge(self) -> None:
         due = pa.concat_tables([READ.empty_table(), *self._waiting])
         self._waiting = []
-        is_due = ints(due["record_at"]) <= self._until
+        ahead = of_partitions(self.clock_offsets, ints(due["record_partition"]))
+        is_due = ints(due["record_at"]) - ahead <= self._until
         if not is_due.all():
             self._waiting = [due.filter(pa.array(~is_due))]
             due = due.filter(pa.array(is_due))

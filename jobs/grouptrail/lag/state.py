@@ -187,12 +187,12 @@ class LagState:
         self._groups.refresh()
         if (line := self._retention.refresh(self._calculator)) is not None:
             self._log_failure(line)
-        computed = []
+        computed, read_at = [], round(time.time() * MICROS)
         *earlier, newest = split_samples(rows, times, self._apart_seconds)
         for sample in earlier:
             self._add_sample(sample)
             until = int(ints(sample["sampled_at"]).max())
-            computed.append(self._calculator.compute(*self._of_groups, until=until))
+            computed.append(self._calculator.compute(*self._of_groups, until=until, read_at=read_at))
         # Later batches may hold more samples: the newest of this one, too, must not see the commits after it.
         self._add_sample(newest)
         until = int(ints(newest["sampled_at"]).max())
@@ -202,6 +202,7 @@ class LagState:
             self._calculator.compute,
             *self._of_groups,
             until=until,
+            read_at=read_at,
             fetch_records=self._fetch_records,
             fetch_offsets=self._fetch_offsets if is_new else None,
         )

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
@@ -35,6 +36,7 @@ FAIL_FREE_BYTES = 500_000_000
 _CONNECTOR = "spark-sql-kafka-0-10_2.13"
 _HANGING = "if that lasts, look for a hanging transaction (kafka-transactions.sh find-hanging)"
 _IDLE_READ_SECONDS = 2.0
+_CLOCKS_SINCE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def examine(configs: Sequence[Config]) -> Iterator[Finding]:
         named = len(configs) > 1
         yield from (
             replace(finding, text=f"{config.cluster}: {finding.text}") if named else finding
-            for check in (check_kafka, check_broker_log)
+            for check in (check_kafka, check_broker_log, check_clocks)
             for finding in check(config)
         )
 
@@ -228,6 +230,31 @@ def check_broker_log(config: Config) -> Iterator[Finding]:
 
     for found in inspect_files(config.broker_log.files, time_zone(config.broker_log.time_zone)):
         yield Finding("ok" if found.is_good else "FAIL" if found.cannot_read else "warn", "brokerlog", found.text)
+
+
+def check_clocks(config: Config) -> Iterator[Finding]:
+    """Name coordinators' clocks that are off, as the lag of the last ten minutes has shown."""
+    from grouptrail.runtime.warehouses import warehouse_of
+    from grouptrail.storage.sql import datafusion_literal
+    from grouptrail.storage.sql_snapshot import SqlSnapshot
+
+    with contextlib.suppress(GrouptrailError):
+        tables = SqlSnapshot(warehouse_of(config), ["consumer_lag"])
+        if "consumer_lag" not in tables.versions:
+            return
+        since = datafusion_literal(datetime.now(UTC) - _CLOCKS_SINCE)
+        [found] = tables.rows(
+            "SELECT COUNT(DISTINCT group_id) AS groups, MIN(group_id) AS example, "
+            "MIN(clock_offset_seconds) AS least, MAX(clock_offset_seconds) AS most FROM consumer_lag "
+            f"WHERE cluster = {datafusion_literal(config.cluster)} AND sampled_at >= {since} "
+            "AND clock_offset_seconds IS NOT NULL"
+        )
+        if found["groups"]:
+            apart = [f"{seconds:.0f} s ahead" for seconds in (found["most"],) if seconds > 0]
+            apart += [f"{-seconds:.0f} s behind" for seconds in (found["least"],) if seconds < 0]
+            groups = f"{found['groups']:,} groups, such as {found['example']!r}"
+            off = f"the coordinators' clocks of {groups}, are up to {' or '.join(apart)} of the lag samples' clock"
+            yield Finding("warn", "clocks", f"{off}: synchronise brokers and this pipeline by NTP")
 
 
 def _check_polling(config: Config) -> Iterator[Finding]:
