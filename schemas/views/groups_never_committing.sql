@@ -1,6 +1,7 @@
 -- about: >-
 --   One group that has members and consumes, but without any decoded commit: its offsets are stored elsewhere, or
---   it starts from scratch each time. Connect's worker groups and share groups never commit and are excluded.
+--   it starts from scratch each time. Share groups, and classic groups that do not consume, such as those of Connect's workers and of
+--   Schema Registry, never commit and are excluded.
 -- columns:
 --   - {name: group_id, type: string, about: the group}
 --   - {name: group_kind, type: string, about: "classic, consumer or streams"}
@@ -26,4 +27,5 @@ FROM generations AS present
 JOIN first_seen ON first_seen.group_id = present.group_id
 LEFT JOIN committing ON committing.group_id = present.group_id
 WHERE present.cluster = :cluster AND present.ended_at IS NULL AND present.member_count > 0
-  AND present.group_kind <> 'share' AND present.protocol_type <> 'connect' AND committing.group_id IS NULL
+  AND present.group_kind <> 'share' AND committing.group_id IS NULL
+  AND (present.group_kind <> 'classic' OR present.protocol_type IN ('', 'consumer'))

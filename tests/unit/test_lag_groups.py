@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -100,6 +101,59 @@ def test_groups_unknown_or_pattern_subscription_ignores_no_topic(
     [group] = read(config).by_id.values()
     assert group.topics is None
     assert not group.ignores("anything")
+
+
+def resolved(pattern: str, *topics: str, **more: object) -> dict[str, object]:
+    """Return the broker's record of the topics that match a pattern; None for its tombstone."""
+    key = {"groupId": "billing", "regularExpression": pattern}
+    of = {"record_type": "ConsumerGroupRegularExpression", "key_json": json.dumps(key), "member_id": None}
+    return of | {"value_json": json.dumps({"topics": topics, "version": 1}), "record_offset": 7} | more
+
+
+@pytest.mark.parametrize(
+    ("records", "topics"),
+    [
+        pytest.param([resolved("^pay", "payments")], {"orders", "payments"}, id="resolved"),
+        pytest.param([resolved("^pay", "payments", "payouts")], {"orders", "payments", "payouts"}, id="two topics"),
+        pytest.param([resolved("^pay")], {"orders"}, id="to no topic"),
+        pytest.param(
+            [resolved("^pay", "payments"), resolved("^pay", "payouts", record_offset=8)],
+            {"orders", "payouts"},
+            id="again",
+        ),
+        pytest.param([resolved("^ord", "orders")], None, id="another pattern"),
+        pytest.param([resolved("^pay", "payments", group_id="audit")], None, id="another group"),
+        pytest.param([resolved("^pay", "payments", cluster="other")], None, id="another cluster"),
+        pytest.param(
+            [resolved("^pay", "payments"), resolved("^pay", value_json=None, record_offset=8)], None, id="deleted"
+        ),
+        pytest.param([resolved("^pay", "payments", record_type="ConsumerGroupMetadata")], None, id="other record"),
+        pytest.param([], None, id="not resolved yet"),
+    ],
+)
+def test_groups_resolved_pattern_of_a_member_is_what_it_subscribes_to(
+    config: Config, records: list[dict[str, object]], topics: set[str] | None
+) -> None:
+    """So that a topic that no pattern matches any more is UNSUBSCRIBED."""
+    small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
+    small_tables.lay(config, "generations", generation((["orders"], None), ([], "^pay")))
+    for table in ("group_metadata", "history_positions"):
+        small_tables.lay(config, table)
+    small_tables.lay(config, "group_records", *records)
+    group = read(config).by_id["billing"]
+    assert group.topics == topics
+    assert group.ignores("invoices") is (topics is not None)
+    assert not group.ignores("orders")
+
+
+def test_groups_of_which_one_pattern_is_not_resolved_ignore_no_topic(config: Config) -> None:
+    """The other one's topics are not all that the group subscribes to."""
+    small_tables.lay(config, "group_states", {"state": "Stable", "started_at": small_tables.at(0)} | OPEN)
+    small_tables.lay(config, "generations", generation(([], "^inv"), ([], "^pay")))
+    for table in ("group_metadata", "history_positions"):
+        small_tables.lay(config, table)
+    small_tables.lay(config, "group_records", resolved("^pay", "payments"))
+    assert read(config).by_id["billing"].topics is None
 
 
 def test_groups_empty_group_has_the_endings_of_its_last_members(config: Config) -> None:

@@ -180,6 +180,30 @@ def test_group_timeline_lists_events_in_time_order(warehouse: Config) -> None:
     assert rows[-1]["what"] == "a: left"
 
 
+@pytest.mark.parametrize(
+    ("kind", "protocol_type", "is_listed"),
+    [
+        ("classic", "consumer", True),
+        ("classic", "", True),
+        ("consumer", "consumer", True),
+        ("streams", "streams", True),
+        ("classic", "sr", False),
+        ("classic", "connect", False),
+        ("classic", "leader-election", False),
+        ("share", "share", False),
+    ],
+)
+def test_groups_never_committing_are_those_that_consume(
+    config: Config, kind: str, protocol_type: str, *, is_listed: bool
+) -> None:
+    """Schema Registry elects its leader in a group."""
+    generation = {"group_kind": kind, "protocol_type": protocol_type, "member_count": 2, "started_at": at(0)}
+    lay(config, "generations", generation)
+    lay(config, "offset_commits", {"group_id": "audit"})
+    rows = asked(config, "SELECT group_id FROM groups_never_committing")
+    assert len(rows) == is_listed
+
+
 def test_rebalance_storms_are_separated_by_window_and_threshold(config: Config) -> None:
     """Rebalances within a window form one storm if there are more than the threshold."""
     minutes = (0, 1, 2, 3, 8, 30, 40, 41, 42, 43)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -106,13 +107,21 @@ def statuses(
     pauses: Iterable[Mapping[str, Any]],
     returning: Iterable[Mapping[str, Any]],
     assigned_at: Mapping[str, datetime],
+    resolved: Iterable[Mapping[str, Any]],
 ) -> dict[str, GroupStatus]:
     """Return the groups by id from the rows of the queries of `groups`; those without a state are left out."""
+    topics_of = {
+        (row["group_id"], json.loads(row["key_json"])["regularExpression"]): set(
+            json.loads(row["value_json"])["topics"]
+        )
+        for row in resolved
+    }
     topics: dict[str, set[str] | None] = {}
     for row in subscriptions:
-        known = topics.get(row["group_id"], set())
-        is_known = known is not None and row["topics"] is not None and not row["topic_regex"]
-        topics[row["group_id"]] = known | set(row["topics"]) if known is not None and is_known else None
+        group, pattern = row["group_id"], row["topic_regex"]
+        parts = (topics.get(group, set()), row["topics"], topics_of.get((group, pattern)) if pattern else ())
+        known = [part for part in parts if part is not None]
+        topics[group] = set().union(*known) if len(known) == len(parts) else None
     endings: dict[str, set[str]] = defaultdict(set)
     for row in leavers:
         endings[row["group_id"]].add(row["ended"])

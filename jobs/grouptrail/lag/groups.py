@@ -39,6 +39,16 @@ FROM (
   WHERE is_open AND ended_at IS NULL AND cluster = {cluster} AND {shard}
 )
 """
+# The broker resolves the pattern of KIP-848 members, and writes to which topics.
+_RESOLVED = """
+SELECT group_id, key_json, value_json FROM (
+  SELECT group_id, key_json, value_json,
+    ROW_NUMBER() OVER (PARTITION BY group_id, key_json ORDER BY record_offset DESC) AS age
+  FROM group_records
+  WHERE record_type = 'ConsumerGroupRegularExpression' AND cluster = {cluster} AND {shard}
+)
+WHERE age = 1 AND value_json IS NOT NULL
+"""
 # What follows concerns groups without members: those that a query has to name, by `among`. By `since`, when the first
 # of them became Empty, files are left out.
 _EMPTIED = """
@@ -175,6 +185,7 @@ class GroupStatuses:
         now_owned = arrow(owned.OWNED, OWNED_SINCE)
         last = now_owned.group_by("group_id").aggregate([("owned_since", "max")])
         assigned_at = dict(zip(last["group_id"].to_pylist(), last["owned_since_max"].to_pylist(), strict=True))
+        has_patterns = has_decoded and any(row["topic_regex"] for row in subscriptions)
         self.by_id = statuses(
             states,
             subscriptions,
@@ -183,6 +194,7 @@ class GroupStatuses:
             pauses=self._pauses,
             returning=returning,
             assigned_at=assigned_at,
+            resolved=query(_RESOLVED) if has_patterns else (),
         )
         self.owned = now_owned.select(OWNED.names)
         self._versions = tables.versions
