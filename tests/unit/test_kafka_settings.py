@@ -11,8 +11,9 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.kafka.errors import KafkaSettingError, KafkaUnreachableError
+from grouptrail.kafka.jaas import jaas_options
 from grouptrail.kafka.offsets_topic import OffsetsTopic
-from grouptrail.kafka.settings import client_arguments, jaas_options
+from grouptrail.kafka.settings import client_arguments
 from support.deadlines import scaled
 
 LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";'
@@ -55,7 +56,7 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
     [
         ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"request.timeout.ms": "soon"}, "whole number"),
-        ({**SASL, "sasl.mechanism": "OAUTHBEARER"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({**SASL, "sasl.mechanism": "GSSAPI"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
         ({"security.protocol": "SASL_SSL"}, "GSSAPI"),
         ({**SASL, "sasl.jaas.config": "X required;"}, "names no username and password"),
         ({**SASL, "sasl.jaas.config": f"{LOGIN[:-1]} tokenauth=true;"}, "tokenauth"),

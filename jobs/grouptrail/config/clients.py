@@ -34,7 +34,7 @@ _LIBRDKAFKA_NAMES = {
 }
 
 # The settings of Kafka 4.3's consumer and admin clients, to distinguish a misspelt name from a plug-in's setting;
-# without sasl.oauthbearer's, which nothing here reads.
+# without those of sasl.oauthbearer that only brokers read.
 _KAFKA_CLIENT_NAMES = """
 allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.controllers bootstrap.servers
 check.crcs client.dns.lookup client.id client.rack config.providers connections.max.idle.ms
@@ -50,7 +50,11 @@ sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.t
 sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
 sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
 sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism security.protocol
+sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.header.urlencode sasl.oauthbearer.scope
+sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+security.protocol
 security.providers send.buffer.bytes session.timeout.ms socket.connection.setup.timeout.max.ms
 socket.connection.setup.timeout.ms ssl.cipher.suites ssl.enabled.protocols
 ssl.endpoint.identification.algorithm ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm

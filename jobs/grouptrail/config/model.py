@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from grouptrail.config.clients import KAFKA_DEFAULTS, kafka_problem, spark_problem
+from grouptrail.config.providers import SecretError, refers, resolved
 from grouptrail.config.secrets import hide_secrets, revealed
 from grouptrail.config.toml import to_toml
 from grouptrail.config.values import (
@@ -331,8 +332,24 @@ class Config(Section):
         return f"{self.checkpoints or self.warehouse + '/_checkpoints'}/{cluster}"
 
     def kafka_settings(self) -> dict[str, str]:
-        """Return the settings of Kafka's client, with secrets in clear text."""
-        return revealed(self.kafka)
+        """Return the settings of Kafka's client, with secrets in clear text.
+
+        Secrets that they refer to elsewhere are read at each call. Raises SecretError if one cannot be.
+        """
+        return resolved(revealed(self.kafka))
+
+    @property
+    def refers_to_secrets(self) -> bool:
+        """Whether the settings of Kafka's client may change, because they refer to secrets elsewhere."""
+        return refers(revealed(self.kafka))
+
+    @property
+    def token_endpoint(self) -> str | None:
+        """The endpoint from which Kafka's clients get tokens, if they do and it is known."""
+        try:
+            return self.kafka_settings().get("sasl.oauthbearer.token.endpoint.url")
+        except SecretError:  # the jobs say so
+            return None
 
     def spark_settings(self) -> dict[str, str]:
         """Return the Spark settings, with secrets in clear text."""

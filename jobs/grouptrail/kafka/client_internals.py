@@ -19,6 +19,7 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignorMemberMetadataV1,
 )
 from kafka.net.compat import KafkaNetClient
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest
 from kafka.protocol.api_message import ApiMessage
@@ -46,6 +47,22 @@ class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.kafka):  # t
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
     """The response to ConsumerGroupDescribeRequest."""
+
+
+def token_provider(get_token: Callable[[], str], sasl_extensions: Mapping[str, str]) -> Any:
+    """Return the `sasl_oauth_token_provider` argument of an admin client or consumer.
+
+    Missing: the class of such arguments in the public API.
+    """
+
+    class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return get_token()
+
+        def extensions(self) -> dict[str, str]:
+            return dict(sasl_extensions)
+
+    return TokenProvider()
 
 
 @cache

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 from uuid import UUID
@@ -24,6 +24,7 @@ from grouptrail.kafka import client_internals
 from grouptrail.kafka.errors import (
     ClusterError,
     KafkaDeniedError,
+    KafkaLoginError,
     KafkaSettingError,
     KafkaUnreachableError,
     error_name,
@@ -38,7 +39,8 @@ from grouptrail.kafka.log import (
     RecordTimestamp,
     topic_id_text,
 )
-from grouptrail.kafka.network import LOGIN_REFUSED, Network, adapt_kafka_python
+from grouptrail.kafka.network import LOGIN_REFUSED, Network, TokenUnavailableError, adapt_kafka_python
+from grouptrail.kafka.oauthbearer import tokens_of
 from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
 
 # Spark's consumers request the committed offsets of a group with this prefix. They neither join it nor commit to it,
@@ -85,6 +87,7 @@ class Cluster:
         adapt_kafka_python()
         self._settings = settings
         self._arguments = client_arguments(settings, deadline_seconds)
+        self._tokens = tokens_of(settings)
         self._deadline_seconds = deadline_seconds
         self._servers = settings["bootstrap.servers"]
         self._protocol = self._arguments["security_protocol"]
@@ -175,6 +178,10 @@ class Cluster:
     def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask over the kept connection, and once more over a new one if the kept one was lost."""
         is_kept = self._admin is not None
+        if self._tokens is not None and is_kept:
+            # Here, and not in kafka-python's loop, which sends nothing while it waits for a token.
+            with suppress(GrouptrailError):
+                self._tokens.token()
         if self._admin is None:
             self._admin = self._connected(lambda arguments: kafka.KafkaAdminClient(**arguments))
         with self._explained():
@@ -196,6 +203,8 @@ class Cluster:
     def _connected(self, connect: Callable[[dict[str, Any]], T]) -> T:
         network = Network()
         servers = self._answering_servers()
+        if self._tokens is not None:
+            self._tokens.token()
         try:
             return connect({**self._arguments, "bootstrap_servers": servers, "kafka_client": network.client})
         except client_errors.KafkaError as error:
@@ -260,13 +269,12 @@ class Cluster:
 
     def _explain(self, error: client_errors.KafkaError) -> NoReturn:
         """Raise an error of kafka-python as one of `grouptrail.kafka.errors`, with a remedy."""
+        if isinstance(error, TokenUnavailableError):
+            raise error.reason from error
         if isinstance(error, client_errors.SaslAuthenticationFailedError):
-            raise KafkaDeniedError(
-                f'{self._servers} refuses this user or password: check kafka."sasl.jaas.config", and '
-                f'kafka."sasl.mechanism" ({self._arguments["sasl_mechanism"]}) with it'
-            ) from error
+            self._explain_refused_login(error)
         if isinstance(error, client_errors.UnsupportedSaslMechanismError):
-            raise KafkaDeniedError(
+            raise KafkaLoginError(
                 f'{self._servers} does not support {self._arguments["sasl_mechanism"]}: check kafka."sasl.mechanism"'
             ) from error
         if isinstance(error, client_errors.GroupAuthorizationFailedError):
@@ -290,6 +298,18 @@ class Cluster:
             f"what listens at {self._servers} does not answer as a Kafka broker does under {self._protocol} "
             f'({type(error).__name__}): check kafka."bootstrap.servers", kafka."security.protocol", {keystore}or '
             "the broker's advertised.listeners"
+        ) from error
+
+    def _explain_refused_login(self, error: Exception) -> NoReturn:
+        if self._tokens is None:
+            raise KafkaLoginError(
+                f'{self._servers} refuses this user or password: check kafka."sasl.jaas.config", and '
+                f'kafka."sasl.mechanism" ({self._arguments["sasl_mechanism"]}) with it'
+            ) from error
+        self._tokens.forget()
+        raise KafkaLoginError(
+            f"{self._servers} refuses the token of {self._tokens.endpoint}: compare its issuer, audience, scope and "
+            "times with what the brokers expect (sasl.oauthbearer.expected.…), and see their log"
         ) from error
 
 

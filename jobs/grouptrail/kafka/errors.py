@@ -19,6 +19,10 @@ class KafkaDeniedError(ClusterError):
     """The broker rejected the login, or the principal lacks a right."""
 
 
+class KafkaLoginError(KafkaDeniedError):
+    """The broker rejected the login, or the token endpoint did, or it gave a token that cannot be used."""
+
+
 class TopicMissingError(ClusterError):
     """The offsets topic does not exist: brokers create it at the first commit."""
 

@@ -8,9 +8,31 @@ from typing import Any
 
 from kafka import errors as client_errors
 
+from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import client_internals
+from grouptrail.kafka.oauthbearer import Tokens
 
 LOGIN_REFUSED = (client_errors.SaslAuthenticationFailedError, client_errors.UnsupportedSaslMechanismError)
+
+
+class TokenUnavailableError(client_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
+    """There is no token to log in with; `reason` says why. To kafka-python it is a refused login."""
+
+    def __init__(self, reason: GrouptrailError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def token_provider(tokens: Tokens) -> Any:
+    """Return the `sasl_oauth_token_provider` argument of an admin client or consumer."""
+
+    def token() -> str:
+        try:
+            return tokens.token()
+        except GrouptrailError as error:
+            raise TokenUnavailableError(error) from error
+
+    return client_internals.token_provider(token, tokens.extensions)
 
 
 @cache

@@ -1,18 +1,20 @@
 """Settings of Kafka's Java client as arguments of kafka-python.
 
-Spark passes the same settings to the Java client as they are.
+Spark passes the same settings to the Java client as they are, except those of `oauthbearer.java_settings`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-import ssl
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from grouptrail.kafka.errors import KafkaSettingError
+from grouptrail.kafka.jaas import jaas_options
+from grouptrail.kafka.network import token_provider
+from grouptrail.kafka.oauthbearer import MECHANISM as OAUTHBEARER
+from grouptrail.kafka.oauthbearer import tokens_of, uses_tokens
+from grouptrail.kafka.tls import tls_context
 
 DEADLINE_SECONDS = 10
 
@@ -28,8 +30,8 @@ _NUMBERS = {
 }
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_TLS_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MECHANISMS = (*_PASSWORD_MECHANISMS, OAUTHBEARER)
 
 # Other settings that decide who is trusted or how to log in must not be ignored.
 _UNDERSTOOD = re.compile(
@@ -37,7 +39,11 @@ _UNDERSTOOD = re.compile(
     r"ssl\.(protocol|enabled\.protocols)$|sasl\.(mechanism|jaas\.config)$|sasl\.login\.(refresh|retry)\.|"
     r"sasl\.login\.(connect|read)\.|sasl\.kerberos\.|security\.protocol$"
 )
-_JAAS_OPTION = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;"']+))""")
+_UNDERSTOOD_OF_OAUTHBEARER = re.compile(
+    r"sasl\.oauthbearer\.(token\.endpoint\.url|client\.credentials\.client\.(id|secret)|scope|(scope|sub)\.claim\.name|"
+    r"header\.urlencode)$|sasl\.login\.callback\.handler\.class$"
+)
+_PRIVATE_KEY_JWT = re.compile(r"sasl\.oauthbearer\.(assertion|jwt)\.")
 
 
 def client_arguments(settings: Mapping[str, str], deadline_seconds: float = DEADLINE_SECONDS) -> dict[str, Any]:
@@ -60,7 +66,7 @@ def client_arguments(settings: Mapping[str, str], deadline_seconds: float = DEAD
     if protocol.startswith("SASL"):
         arguments |= _login(settings)
     if protocol.endswith("SSL"):
-        arguments["ssl_context"] = _tls(settings)
+        arguments["ssl_context"] = tls_context(settings)
     return arguments
 
 
@@ -76,21 +82,32 @@ def _refuse_unsupported(settings: Mapping[str, str], protocol: str) -> None:
     prefixes = ["security."]
     prefixes += ["sasl."] if protocol.startswith("SASL") else []
     prefixes += ["ssl."] if protocol.endswith("SSL") else []
+    has_tokens = uses_tokens(settings)
     for name in settings:
-        if name.startswith(tuple(prefixes)) and not _UNDERSTOOD.match(name):
+        if not name.startswith(tuple(prefixes)) or _UNDERSTOOD.match(name):
+            continue
+        if has_tokens and _PRIVATE_KEY_JWT.match(name):
+            raise KafkaSettingError(
+                f'kafka."{name}" cannot be followed: the Kafka client that Spark brings knows no JWT signed by the '
+                "client: leave it out, and log in with the client's id and secret"
+            )
+        if not (has_tokens and _UNDERSTOOD_OF_OAUTHBEARER.match(name)):
             raise KafkaSettingError(
                 f'kafka."{name}" decides on security and cannot be followed outside Java: leave it out, and use '
                 f"PEM certificates and one of {', '.join(_MECHANISMS)}"
             )
 
 
-def _login(settings: Mapping[str, str]) -> dict[str, str]:
+def _login(settings: Mapping[str, str]) -> dict[str, Any]:
     mechanism = settings.get("sasl.mechanism", "GSSAPI")
     if mechanism not in _MECHANISMS:
         raise KafkaSettingError(
             f'kafka."sasl.mechanism" is {mechanism}, Java\'s default being GSSAPI: grouptrail logs in with '
             f"{', '.join(_MECHANISMS)}, or by TLS certificate (security.protocol SSL)"
         )
+    if tokens := tokens_of(settings):
+        provider = token_provider(tokens)
+        return {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": provider}
     options = jaas_options(settings.get("sasl.jaas.config", ""))
     if not options.keys() >= {"username", "password"}:
         raise KafkaSettingError(
@@ -104,86 +121,3 @@ def _login(settings: Mapping[str, str]) -> dict[str, str]:
         "sasl_plain_username": options["username"],
         "sasl_plain_password": options["password"],
     }
-
-
-def jaas_options(text: str) -> dict[str, str]:
-    r"""Return the options of a JAAS login line: `...LoginModule required username="a" password="b\"c";`."""
-    return {name: _unescaped(double or single) or bare for name, double, single, bare in _JAAS_OPTION.findall(text)}
-
-
-def _unescaped(text: str) -> str:
-    controls = {"n": "\n", "t": "\t", "r": "\r"}
-    return re.sub(r"\\(.)", lambda match: controls.get(match[1], match[1]), text, flags=re.DOTALL)
-
-
-def _tls(settings: Mapping[str, str]) -> ssl.SSLContext:
-    """Return a context that trusts, presents and checks what the Java client would."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _limit_versions(context, settings.get("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"))
-    check = settings.get("ssl.endpoint.identification.algorithm", "https")
-    if check.lower() not in ("", "https"):
-        raise KafkaSettingError(
-            f'kafka."ssl.endpoint.identification.algorithm" is {check}: give https, or nothing for no check'
-        )
-    context.check_hostname = bool(check)
-    _trust(context, settings)
-    _present(context, settings)
-    return context
-
-
-def _limit_versions(context: ssl.SSLContext, enabled: str) -> None:
-    versions = sorted(_TLS_VERSIONS[name.strip()] for name in enabled.split(",") if name.strip() in _TLS_VERSIONS)
-    if not versions:
-        raise KafkaSettingError(f'kafka."ssl.enabled.protocols" is {enabled}: give TLSv1.2, TLSv1.3 or both')
-    context.minimum_version, context.maximum_version = versions[0], versions[-1]
-
-
-def _trust(context: ssl.SSLContext, settings: Mapping[str, str]) -> None:
-    inline, location = settings.get("ssl.truststore.certificates"), settings.get("ssl.truststore.location")
-    if inline is None and location is None:
-        return context.load_default_certs()
-    _require_pem(settings, "ssl.truststore")
-    with _certificate_errors("ssl.truststore.certificates" if inline else "ssl.truststore.location"):
-        context.load_verify_locations(cafile=None if inline else location, cadata=inline)
-    return None
-
-
-def _present(context: ssl.SSLContext, settings: Mapping[str, str]) -> None:
-    inline, location = settings.get("ssl.keystore.key"), settings.get("ssl.keystore.location")
-    if inline is None and location is None:
-        return
-    _require_pem(settings, "ssl.keystore")
-    password = settings.get("ssl.key.password", "")
-    if inline is None:
-        with _certificate_errors("ssl.keystore.location"):
-            context.load_cert_chain(str(location), password=lambda: password)
-        return
-    # OpenSSL reads a key from a file only; this one is readable by its owner alone and deleted at once.
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file, _certificate_errors("ssl.keystore.key"):
-        file.write(f"{inline}\n{settings.get('ssl.keystore.certificate.chain', '')}\n")
-        file.flush()
-        context.load_cert_chain(file.name, password=lambda: password)
-
-
-def _require_pem(settings: Mapping[str, str], store: str) -> None:
-    kind = settings.get(f"{store}.type", "JKS").upper()
-    if kind != "PEM":
-        raise KafkaSettingError(
-            f'kafka."{store}.type" is {kind}, which only Java reads: convert the store to PEM (keytool, openssl) '
-            f'and set "{store}.type" = "PEM"'
-        )
-
-
-@contextlib.contextmanager
-def _certificate_errors(name: str) -> Iterator[None]:
-    """Raise what OpenSSL rejects in a certificate or key as a KafkaSettingError of setting `name`."""
-    try:
-        yield
-    except ssl.SSLError as error:
-        reason = error.reason or "not PEM, or the wrong password"
-        raise KafkaSettingError(
-            f'kafka."{name}" cannot be used ({reason}): give PEM certificates, with the key and its '
-            'kafka."ssl.key.password" where it has one'
-        ) from None
-    except OSError as error:
-        raise KafkaSettingError(f'kafka."{name}" cannot be read ({error.strerror}): check the path') from None

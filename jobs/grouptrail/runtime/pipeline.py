@@ -65,7 +65,7 @@ def run(configs: Sequence[Config], *, jobs: tuple[str, ...] = (), once: bool = F
         with jvm.ended_by_signals():
             # While Spark starts, metrics are served from the tables.
             exporter = None if once else ending.enter_context(_metrics(configs, clusters, log))
-            settings = session_settings(configs[0])
+            settings = session_settings(*configs)
             with starting_jvm(settings, log) as jvm_settings:
                 _check(clusters, waits=not once)
             if exporter is not None:

@@ -37,11 +37,14 @@ def stored(config: Config) -> Config:
     return config if cluster == config.cluster else config.model_copy(update={"cluster": cluster})
 
 
-def session_settings(config: Config) -> SessionSettings:
-    """Return what a Spark session is started with."""
+def session_settings(config: Config, *others: Config) -> SessionSettings:
+    """Return what a Spark session is started with; `others` are the further clusters whose topics it reads."""
     from grouptrail.spark.session import SessionSettings
 
-    return SessionSettings(config.spark_settings(), config.warehouse, config.storage_options())
+    endpoints = filter(None, (one.token_endpoint for one in (config, *others)))
+    return SessionSettings(
+        config.spark_settings(), config.warehouse, config.storage_options(), tuple(dict.fromkeys(endpoints))
+    )
 
 
 @contextmanager

@@ -9,12 +9,12 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from grouptrail.console.progress import Log, waiting
 from grouptrail.errors import GrouptrailError, first_cause
@@ -93,6 +93,9 @@ _SETTINGS = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 
+# The token endpoints that Kafka's client may use, a system property of the JVM since Kafka 3.9.1.
+_ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+
 # Used by Spark's UI only; by default a thousand jobs, stages and plans are retained, with all their tasks.
 _UNSEEN = {
     "spark.ui.retainedJobs": "20",
@@ -106,12 +109,14 @@ _UNSEEN = {
 class SessionSettings:
     """What a session is started with: settings of Spark, which override grouptrail's defaults, and the tables' store.
 
-    `options` are delta-rs's of the store at `location`. Both may hold secrets, in clear.
+    `options` are delta-rs's of the store at `location`. Both may hold secrets, in clear. `token_endpoints` are those
+    from which Kafka's client may get tokens.
     """
 
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     location: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    token_endpoints: tuple[str, ...] = ()
 
 
 class SessionError(GrouptrailError):
@@ -229,7 +234,27 @@ def start_session(
             builder = builder.config(name, value)
         # In the main thread Spark would replace the handler of SIGINT by one that prints stack traces.
         with _errors_in_one_line(), ThreadPoolExecutor(1) as pool:
-            return pool.submit(builder.getOrCreate).result()
+            spark = pool.submit(builder.getOrCreate).result()
+    _allow(spark, settings.token_endpoints)
+    return spark
+
+
+def _allow(spark: SparkSession, endpoints: Sequence[str]) -> None:
+    """Let Kafka's client in the driver get tokens from these endpoints, besides those that the user allows."""
+    if endpoints:
+        jvm_view: Any = spark.sparkContext._jvm
+        system = jvm_view.java.lang.System
+        allowed = [*filter(None, (system.getProperty(_ALLOWED_URLS) or "").split(",")), *endpoints]
+        system.setProperty(_ALLOWED_URLS, ",".join(dict.fromkeys(allowed)))
+
+
+def _of_executors(spark: Mapping[str, str], endpoints: Sequence[str]) -> dict[str, str]:
+    """Return the setting that lets Kafka's client in the executors do so, with the user's own Java options."""
+    name = "spark.executor.extraJavaOptions"
+    given = spark.get(name, "")
+    if not endpoints or _ALLOWED_URLS in given:
+        return {}
+    return {name: f"{given} -D{_ALLOWED_URLS}={','.join(endpoints)}".strip()}
 
 
 @contextlib.contextmanager
@@ -299,7 +324,8 @@ def settings_of(settings: SessionSettings, log: Log = silent, *, is_varied: bool
     """
     of_store = object_stores.spark_settings(settings.location, settings.options)
     of_place = _submitted() if _is_submitted() else _embedded(settings, log, is_varied=is_varied)
-    return {**_SETTINGS, **of_store, **of_place, **settings.spark}
+    all_settings = {**_SETTINGS, **of_store, **of_place, **settings.spark}
+    return all_settings | _of_executors(all_settings, settings.token_endpoints)
 
 
 def is_local(settings: SessionSettings) -> bool:

@@ -36,9 +36,11 @@ def read_offsets_topic(
     consumer group behind in the topic that is read. Before the first batch Spark's driver requests the committed
     offsets of `group`, and waits forever if no coordinator answers.
     """
+    from grouptrail.kafka.oauthbearer import java_settings
+
     starts = {str(partition): (first_offsets or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
-        **kafka_options(kafka),
+        **kafka_options(java_settings(kafka)),
         "kafka.isolation.level": "read_committed",
         "kafka.group.id": group,
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),
