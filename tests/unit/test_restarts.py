@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -21,6 +21,7 @@ from grouptrail.jobs import Job
 from grouptrail.kafka.errors import (
     ClusterError,
     KafkaDeniedError,
+    KafkaLoginError,
     KafkaSettingError,
     KafkaUnreachableError,
     TopicMissingError,
@@ -28,7 +29,7 @@ from grouptrail.kafka.errors import (
 from grouptrail.runtime import checks, pipeline, restarts
 from grouptrail.runtime.checks import JobsCheck
 from grouptrail.runtime.lease import AlreadyRunningError
-from grouptrail.runtime.restarts import Backoff, is_outage, is_unrecoverable
+from grouptrail.runtime.restarts import Backoff, is_outage, is_refused_login, is_unrecoverable
 from grouptrail.runtime.running import JobFailedError, reason, storage_errors_explained
 from grouptrail.spark import session
 from grouptrail.spark.session import is_lost
@@ -62,6 +63,7 @@ def failed(text: str, java: str = "") -> JobFailedError:
         KafkaSettingError("kafka"),
         SourceChangedError("polled"),
         KafkaDeniedError("READ"),
+        KafkaLoginError("token"),
         BatchError("rows"),
         CheckpointError("older"),
         HistoryError("rebuild"),
@@ -133,7 +135,10 @@ def test_backoff_pauses_double_up_to_a_limit_and_start_again_after_a_long_run(
 
 
 class Query:
-    """A query; it runs until `fault` is set."""
+    """A query between two batches; it runs until `fault` is set."""
+
+    lastProgress = None  # noqa: N815
+    status: ClassVar = {"isTriggerActive": False}
 
     def __init__(self) -> None:
         self.fault: Exception | None = None
@@ -289,6 +294,51 @@ def test_run_query_stopped_from_outside_is_restarted(tmp_path: Path, monkeypatch
     run.of(stop, *[lambda: None] * 2)
     assert len(run.jobs["lag"].queries) == 2
     assert "job lag: its query was stopped from outside" in run.printed[0]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        failed(f"{HEAD}Authentication failed", f"{KAFKA}.SaslAuthenticationException: Authentication failed"),
+        failed(f"{PYTHON}grouptrail.kafka.errors.KafkaLoginError: kafka:9092 refuses the token\n"),
+        KafkaLoginError("kafka:9092 refuses the token"),
+    ],
+)
+def test_run_job_whose_login_is_refused_is_restarted(
+    fault: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret may have been renewed; at its start the run ends with the line."""
+    run = Run(tmp_path, monkeypatch)
+
+    def fail() -> None:
+        run.jobs["decode"].queries[0].fault = fault.__cause__ or fault  # type: ignore[assignment]
+        run.jobs["decode"].start_faults = [KafkaLoginError("refused again")]
+
+    run.of(fail, *[lambda: None] * 3)
+    assert [len(job.queries) for job in run.jobs.values()] == [2, 1, 1]
+    assert [line.endswith("restarting it in 0 s, other jobs continue") for line in run.printed] == [True, True, False]
+
+
+def test_is_refused_login_missing_right_is_none() -> None:
+    assert not is_refused_login(failed("x", f"Caused by: {KAFKA}.TopicAuthorizationException: Not authorized"))
+    assert not is_refused_login(KafkaDeniedError("READ"))
+
+
+def test_run_login_that_is_refused_at_the_start_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, monkeypatch)
+    run.jobs["decode"].start_faults = [KafkaLoginError("refused")]
+    with pytest.raises(KafkaLoginError):
+        run.of(lambda: None)
+
+
+def test_run_renewed_secret_restarts_the_jobs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path, monkeypatch)
+    changed = iter([False, True, False, False])
+    monkeypatch.setattr(pipeline.KafkaSecrets, "have_changed", lambda _: next(changed, False))
+    run.of(*[lambda: None] * 3)
+    assert [[query.is_stopped for query in job.queries] for job in run.jobs.values()] == [[True, False]] * 3
+    assert run.printed == ["secrets of the Kafka settings were renewed: restarting the jobs with them"]
+    assert set(run.shown.values()) == {(True, 0)}
 
 
 def test_run_unrecoverable_fault_ends_the_run_of_a_single_cluster(

@@ -17,7 +17,8 @@ from grouptrail.jobs import Job, LagFeed, jobs_for, one_after_the_other
 from grouptrail.kafka.errors import TopicMissingError
 from grouptrail.memory import collect_garbage_sooner
 from grouptrail.runtime.checks import JobsCheck
-from grouptrail.runtime.restarts import Backoff, is_outage, is_unrecoverable
+from grouptrail.runtime.kafka_secrets import KafkaSecrets
+from grouptrail.runtime.restarts import Backoff, is_outage, is_refused_login, is_unrecoverable
 from grouptrail.runtime.running import (
     Clock,
     JobFailedError,
@@ -25,6 +26,7 @@ from grouptrail.runtime.running import (
     end_taken_over,
     end_without_spark,
     failure,
+    stop_between_batches,
     stop_signals,
     stopped_at_exit,
     storage_errors_explained,
@@ -101,7 +103,7 @@ class _JobRun:
         self._job = job
         self._is_written_here = is_written_here
         self._backoff = Backoff()
-        self._has_run = False
+        self.has_run = False
 
     @property
     def is_due(self) -> bool:
@@ -117,14 +119,19 @@ class _JobRun:
         """Start the query."""
         self._backoff.start()
         warehouse = warehouse_of(config, spark)
-        if self._has_run:
+        if self.has_run:
             warehouse.checkpoint(self.name).refuse_gone()
         context = context_of(self._job, config, warehouse, log, is_written_here=self._is_written_here, feed=feed)
         with storage_errors_explained():
             self.query = self._job.start(context)
         if self.restarts:
             log(f"job {self.name}: restarted")
-        self._has_run = True
+        self.has_run = True
+
+    def stop_for_restart(self) -> None:
+        """Forget the query, which has been stopped, and any pause."""
+        self.query = None
+        self._backoff.end()
 
     def put_off(self) -> float:
         """Restart the query later; return the pause in seconds."""
@@ -144,6 +151,7 @@ class _Cluster:
         written = {table for job in jobs for table in job.writes}
         self._runs = [_JobRun(job, is_written_here=job.follows in written) for job in jobs]
         self._held = contextlib.ExitStack()
+        self._secrets = KafkaSecrets(config)
         self._live = LiveCommits(config.kafka_settings(), config.decode.max_record_bytes, log)
         self._check = JobsCheck(self._check_jobs, log)
         self._is_held = False
@@ -224,6 +232,8 @@ class _Cluster:
             self.hold(spark)
         if not self._check.has_passed():
             return
+        if not signals and self._secrets.have_changed():
+            self._restart_with_new_secrets()
         due = [run for run in self._runs if run.is_due]
         for run in self._runs:
             self._put_off_if_failed(spark, run, run.check)
@@ -238,11 +248,20 @@ class _Cluster:
         for run, start in zip(due, starts, strict=True):
             self._put_off_if_failed(spark, run, start.result)
 
+    def _restart_with_new_secrets(self) -> None:
+        self.log("secrets of the Kafka settings were renewed: restarting the jobs with them")
+        stop_between_batches(self.queries)
+        for run in self._runs:
+            run.stop_for_restart()
+        self._live.close()
+        self._live = LiveCommits(self._config.kafka_settings(), self._config.decode.max_record_bytes, self.log)
+
     def _put_off_if_failed(self, spark: SparkSession, run: _JobRun, result: Callable[[], None]) -> None:
         try:
             result()
         except Exception as fault:
-            if is_lost(spark, fault) or is_unrecoverable(fault):
+            is_temporary = not is_unrecoverable(fault) or (run.has_run and is_refused_login(fault))
+            if is_lost(spark, fault) or not is_temporary:
                 raise
             pause = run.put_off()
             self.log(f"job {run.name}: {one_line(fault)}; restarting it in {pause:.0f} s, other jobs continue")

@@ -10,7 +10,13 @@ from grouptrail.decode.progress import BatchError, SourceChangedError
 from grouptrail.errors import GrouptrailError, python_error
 from grouptrail.history.job import HistoryError
 from grouptrail.history.state import StateError
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaSettingError, TopicMissingError
+from grouptrail.kafka.errors import (
+    ClusterError,
+    KafkaDeniedError,
+    KafkaLoginError,
+    KafkaSettingError,
+    TopicMissingError,
+)
 from grouptrail.runtime.lease import AlreadyRunningError
 from grouptrail.runtime.running import lacks_file_system, lacks_storage_rights
 from grouptrail.storage.checkpoints import CheckpointError
@@ -45,6 +51,12 @@ _UNRECOVERABLE_IN_JAVA = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 
+_REFUSED_LOGIN = re.compile(
+    r"^(Caused by: )?org\.apache\.kafka\.common\.errors\.SaslAuthenticationException"
+    rf"|^{re.escape(f'{KafkaLoginError.__module__}.{KafkaLoginError.__qualname__}')}: ",
+    re.MULTILINE,
+)
+
 
 def is_unrecoverable(fault: BaseException) -> bool:
     """Return whether a restart cannot mend a job's fault: somebody has to change something first.
@@ -55,6 +67,19 @@ def is_unrecoverable(fault: BaseException) -> bool:
     if isinstance(fault, _UNRECOVERABLE) or _is_unrecoverable_text(fault):
         return True
     return fault.__cause__ is not None and is_unrecoverable(fault.__cause__)
+
+
+def is_refused_login(fault: BaseException) -> bool:
+    """Return whether a broker or a token endpoint refused a login.
+
+    After one that was accepted this may pass: a secret was renewed and is not mounted yet, or a token expired while
+    its endpoint was down.
+    """
+    if isinstance(fault, KafkaLoginError):
+        return True
+    if not isinstance(fault, GrouptrailError) and _REFUSED_LOGIN.search(_text(fault)):
+        return True
+    return fault.__cause__ is not None and is_refused_login(fault.__cause__)
 
 
 def is_outage(fault: BaseException) -> bool:
@@ -69,13 +94,17 @@ def is_outage(fault: BaseException) -> bool:
 def _is_unrecoverable_text(fault: BaseException) -> bool:
     if isinstance(fault, GrouptrailError):  # its class decides
         return False
-    text = f"{fault}\n{getattr(fault, '_stackTrace', None) or ''}"  # Spark's errors have Java's stack trace
+    text = _text(fault)
     return bool(
         (python_error(text) or "").startswith(_UNRECOVERABLE_IN_PYTHON)
         or _UNRECOVERABLE_IN_JAVA.search(text)
         or lacks_storage_rights(text)
         or lacks_file_system(text)
     )
+
+
+def _text(fault: BaseException) -> str:
+    return f"{fault}\n{getattr(fault, '_stackTrace', None) or ''}"  # Spark's errors have Java's stack trace
 
 
 class Backoff:
@@ -94,6 +123,10 @@ class Backoff:
     def start(self) -> None:
         """Note that a run starts."""
         self._started_at = time.monotonic()
+
+    def end(self) -> None:
+        """End the pause."""
+        self._pause = self._due_at = 0.0
 
     def fail(self) -> float:
         """Note that the run has failed; return the pause in seconds that begins now."""

@@ -37,6 +37,7 @@ _NO_FILE_SYSTEM = (
 )
 
 _OWN = "grouptrail."
+_DOCTOR = "run grouptrail doctor"
 
 _NOT_WRITABLE = "the warehouse's store denies write access: check the access rights, [storage] and spark.hadoop.fs.…"
 
@@ -165,6 +166,13 @@ def _await_landing(queries: list[Query]) -> bool:
     return True
 
 
+def stop_between_batches(queries: Sequence[Query]) -> None:
+    """Stop queries after their current batches; one that takes longer than ten seconds is interrupted."""
+    _await_landing(list(queries))
+    for query in queries:
+        query.stop()
+
+
 def _batches_done(query: Query) -> tuple[int, str]:
     """Return the newest completed batch: Spark reports it once its commit is in the checkpoint."""
     progress = query.lastProgress
@@ -222,7 +230,11 @@ def _remedy(cause: str) -> str:
         return "another driver runs this job: stop one of them"
     if re.search("log file was malformed|incomplete log file", cause, re.IGNORECASE):
         return "a file of the checkpoint is damaged: run grouptrail recover --job NAME"
-    return "run grouptrail doctor"
+    if "retrieving token from callback handler" in cause:
+        return f"the token endpoint does not answer, or refuses the client: {_DOCTOR}"
+    if "invalid_token" in cause:
+        return "the brokers refuse the token: compare its issuer, audience, scope and times with what they expect"
+    return _DOCTOR
 
 
 def _shows_full_disk(text: str) -> bool:
