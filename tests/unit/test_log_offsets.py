@@ -13,7 +13,13 @@ import pytest
 from grouptrail import contracts
 from grouptrail.config import Config, job_settings
 from grouptrail.kafka.cluster import bounds_or_reason, partitions_of
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaUnreachableError
+from grouptrail.kafka.errors import (
+    ClusterError,
+    KafkaDeniedError,
+    KafkaLoginError,
+    KafkaUnreachableError,
+    TokenEndpointError,
+)
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets import source
 from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions
@@ -152,6 +158,8 @@ def test_log_offsets_without_assign_queries_all_partitions() -> None:
     [
         (KafkaUnreachableError("down"), "broker 2 did not answer"),
         (KafkaDeniedError("no"), "broker 2 refuses this principal"),
+        (KafkaLoginError("no"), "broker 2 got no valid login"),
+        (TokenEndpointError("down"), "broker 2 got no valid login"),
     ],
 )
 def test_log_offsets_one_failing_broker_affects_only_its_partitions(

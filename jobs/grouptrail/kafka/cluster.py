@@ -270,7 +270,7 @@ class Cluster:
     def _explain(self, error: client_errors.KafkaError) -> NoReturn:
         """Raise an error of kafka-python as one of `grouptrail.kafka.errors`, with a remedy."""
         if isinstance(error, TokenUnavailableError):
-            raise error.reason from error
+            raise error.reason from None
         if isinstance(error, client_errors.SaslAuthenticationFailedError):
             self._explain_refused_login(error)
         if isinstance(error, client_errors.UnsupportedSaslMechanismError):

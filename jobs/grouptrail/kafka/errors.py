@@ -15,6 +15,10 @@ class KafkaUnreachableError(ClusterError):
     """No Kafka broker answered."""
 
 
+class TokenEndpointError(KafkaUnreachableError):
+    """The token endpoint does not answer as one, so that no login was tried."""
+
+
 class KafkaDeniedError(ClusterError):
     """The broker rejected the login, or the principal lacks a right."""
 
@@ -29,6 +33,13 @@ class TopicMissingError(ClusterError):
 
 class KafkaSettingError(GrouptrailError):
     """A Kafka setting is wrong, or decides on security and has no counterpart in kafka-python."""
+
+
+def why_unanswered(error: ClusterError) -> str:
+    """Return why a broker gave no answer, as the predicate of a sentence about it."""
+    if isinstance(error, (KafkaLoginError, TokenEndpointError)):
+        return "got no valid login"
+    return "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
 
 
 def error_name(error_code: int) -> str:

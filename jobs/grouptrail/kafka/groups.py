@@ -15,7 +15,7 @@ from kafka import errors as client_errors
 from grouptrail.kafka import client_internals
 from grouptrail.kafka.cluster import Cluster, server_of
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, error_name
+from grouptrail.kafka.errors import ClusterError, error_name, why_unanswered
 from grouptrail.kafka.group import Committed, PolledGroup
 
 _GROUPS_A_REQUEST = 50
@@ -214,7 +214,7 @@ class Coordinators:
                 try:
                     self._brokers.groups(leader, server).fetch_commits(some)
                 except ClusterError as error:
-                    why = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
+                    why = why_unanswered(error)
                     offsets |= {
                         group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in offsets
                     }

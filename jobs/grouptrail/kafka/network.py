@@ -22,6 +22,9 @@ class TokenUnavailableError(client_errors.SaslAuthenticationFailedError):  # typ
         super().__init__(str(reason))
         self.reason = reason
 
+    def __str__(self) -> str:
+        return str(self.reason)
+
 
 def token_provider(tokens: Tokens) -> Any:
     """Return the `sasl_oauth_token_provider` argument of an admin client or consumer."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from grouptrail.kafka.cluster import NOT_LED, Cluster
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
+from grouptrail.kafka.errors import ClusterError, why_unanswered
 from grouptrail.kafka.groups import Throttle
 from grouptrail.kafka.log import NO_TOPIC, RecordTimestamp
 
@@ -47,8 +47,7 @@ class _Broker(Cluster):
             try:
                 answers |= self.records_since(leader, {at: asked[at] for at in some})
             except ClusterError as error:
-                reason = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
-                return answers | dict.fromkeys(partitions[first:], f"broker {leader} {reason}")
+                return answers | dict.fromkeys(partitions[first:], f"broker {leader} {why_unanswered(error)}")
         return answers
 
 

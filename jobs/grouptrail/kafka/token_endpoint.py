@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NoReturn
 
-from grouptrail.kafka.errors import KafkaLoginError, KafkaUnreachableError
+from grouptrail.kafka.errors import KafkaLoginError, TokenEndpointError
 from grouptrail.locations import shown
 
 _MOST_BYTES = 1_000_000
@@ -80,7 +80,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def request_token(endpoint: Endpoint) -> Token:
     """Return a new token.
 
-    Raises KafkaUnreachableError if the endpoint does not answer as one, KafkaLoginError if it refuses the client, is
+    Raises TokenEndpointError if the endpoint does not answer as one, KafkaLoginError if it refuses the client, is
     not trusted, or gives a token that Kafka's clients do not accept.
     """
     deadline = time.monotonic() + endpoint.timeout
@@ -140,7 +140,7 @@ def _raise_status(endpoint: Endpoint, error: urllib.error.HTTPError) -> NoReturn
             f"the token endpoint {endpoint.shown} refuses the client ({code}): check {_CREDENTIALS} "
             '(kafka."sasl.jaas.config", or kafka."sasl.oauthbearer.client.credentials.…")'
         ) from None
-    raise KafkaUnreachableError(
+    raise TokenEndpointError(
         f"the token endpoint {endpoint.shown} answers with status {error.code}: check {_ENDPOINT}, or see its log"
     ) from None
 
@@ -160,7 +160,7 @@ def _raise_unreachable(endpoint: Endpoint, error: Exception) -> NoReturn:
         reason = (cause.strerror or "connection lost").lower()
     else:
         reason = "not HTTP, or cut off"
-    raise KafkaUnreachableError(
+    raise TokenEndpointError(
         f"the token endpoint {endpoint.shown} does not answer ({reason}): start it, or check {_ENDPOINT}"
     ) from None
 
@@ -172,7 +172,7 @@ def _token_in(endpoint: Endpoint, content: bytes, kind: str) -> Token:
     except (ValueError, KeyError, TypeError, RecursionError):
         text = None
     if not isinstance(text, str) or not text.strip():
-        raise KafkaUnreachableError(
+        raise TokenEndpointError(
             f"the token endpoint {endpoint.shown} answers without a token ({kind}): check {_ENDPOINT}"
         )
     claims = _claims(text.strip())

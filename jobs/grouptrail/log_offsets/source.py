@@ -37,7 +37,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from grouptrail import contracts
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka.cluster import Cluster
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
+from grouptrail.kafka.errors import (
+    ClusterError,
+    KafkaDeniedError,
+    KafkaLoginError,
+    TokenEndpointError,
+    why_unanswered,
+)
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
 from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions, merged
 from grouptrail.spark.streams import stopping
@@ -245,6 +251,8 @@ class Planner:
 
 
 def _unanswered(error: ClusterError) -> str:
+    if isinstance(error, (KafkaLoginError, TokenEndpointError)):
+        return "no broker got a valid login"
     return "the brokers refuse this principal" if isinstance(error, KafkaDeniedError) else "no broker answered"
 
 
@@ -270,8 +278,7 @@ def sample(settings: Mapping[str, str], task: LeaderTask) -> pa.RecordBatch:
             with Cluster({**settings, "bootstrap.servers": str(task.server)}) as broker:
                 answers = broker.log_bounds(task.leader, [(place.topic, place.partition) for place in task.places])
         except ClusterError as error:
-            reason = "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
-            failure = f"broker {task.leader} {reason}"
+            failure = f"broker {task.leader} {why_unanswered(error)}"
     times = {"asked_at": asked_at, "sampled_at": datetime.now(UTC)}
     places = [place for place in task.places if place.topic != task.held_back or not _is_stable(answers, place)]
     return _rows([replace(place, error=place.error or failure) for place in places], answers, times)

@@ -1,0 +1,247 @@
+"""Login with OAUTHBEARER at a real broker that verifies tokens, with a token endpoint on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from grouptrail.config import Config
+from grouptrail.kafka.cluster import GROUP_PREFIX, Cluster
+from grouptrail.kafka.errors import KafkaLoginError
+from servers.kafka import Broker
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
+from support import landed
+from support.certificates import Authority
+from support.cli_in_process import Cli, run_cli, succeeded
+from support.cli_process import Grouptrail
+from support.deadlines import scaled
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all
+from support.token_server import CLIENT, SECRET, TokenServer, oauth_broker, token_server
+
+TOPIC, GROUP = "orders", "billing"
+LIFE_SECONDS = 20
+RIGHTS = (
+    ("READ", "TOPIC", OFFSETS_TOPIC, "LITERAL"),
+    ("DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED"),
+    ("DESCRIBE", "TOPIC", TOPIC, "LITERAL"),
+    ("DESCRIBE", "CLUSTER", "kafka-cluster", "LITERAL"),
+    ("DESCRIBE_CONFIGS", "TOPIC", "*", "LITERAL"),
+)
+
+
+@pytest.fixture(scope="module")
+def signer() -> Iterator[TokenServer]:
+    """The token endpoint whose keys the broker has."""
+    with token_server() as served:
+        yield served
+
+
+@pytest.fixture
+def tokens(signer: TokenServer) -> Iterator[TokenServer]:
+    """The token endpoint as it answers by default: its tokens live for five minutes."""
+    yield signer
+    signer.secret, signer.lives_seconds, signer.answer = SECRET, 300, None
+    signer.claims.clear()
+    signer.requests.clear()
+
+
+@pytest.fixture(scope="module")
+def broker(signer: TokenServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that closes connections whose token has expired, and a client with the rights of all jobs."""
+    folder = tmp_path_factory.mktemp("kafka")
+    with oauth_broker(folder, signer, session_seconds=300) as started:
+        client = AdminClient({"bootstrap.servers": started.bootstrap})
+        client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(PATIENCE_SECONDS)
+        ensure_offsets_topic(started.bootstrap)
+        commit(started, 0)
+        for right in RIGHTS:
+            started.allow(CLIENT, *right)
+        yield started
+
+
+def commit(broker: Broker, offset: int) -> None:
+    commit_all(broker.bootstrap, GROUP, {(TOPIC, 0): offset})
+
+
+def environment(broker: Broker, tokens: TokenServer, secret: str = SECRET, **more: str) -> dict[str, str]:
+    """Return the settings of a login as variables."""
+    settings = tokens.settings(secret) | {"bootstrap.servers": broker.sasl_bootstrap} | more
+    return {f"GROUPTRAIL_KAFKA__{name.replace('.', '_').upper()}": value for name, value in settings.items()}
+
+
+def assert_no_secret(tokens: TokenServer, *texts: str) -> None:
+    """No text has the secret or the signature of a token."""
+    secrets = [SECRET, *(token.rpartition(".")[2] for token in tokens.issued)]
+    assert not [text for text in texts if any(secret in text for secret in secrets)]
+
+
+def committed(config: Config) -> set[int]:
+    """Return the offsets committed to partition 0 that have landed."""
+    return {row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == GROUP}
+
+
+def test_oauthbearer_all_jobs_run_once_with_one_login(
+    broker: Broker, tokens: TokenServer, config: Config, cli: Cli
+) -> None:
+    """The same settings log in kafka-python and Spark's Java client, and nothing shows a secret."""
+    environ = environment(broker, tokens)
+    doctor = succeeded(run_cli(config, "doctor", environ=environ))
+    shown = succeeded(run_cli(config, "config", environ=environ))
+    printed = succeeded(cli(config, "run", "--once", environ=environ))
+    assert "ok    records    can be read" in doctor
+    assert committed(config) >= {0}
+    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {(TOPIC, None)}
+    assert {row["topic"] for row in landed.rows(config, "topic_configs")} >= {TOPIC}
+    assert {request["scope"] for request in tokens.requests} == {"kafka.read"}
+    files = [path for path in Path(config.warehouse).rglob("*") if path.is_file()]
+    assert_no_secret(tokens, doctor, shown, printed, *(path.read_bytes().decode("latin-1") for path in files))
+
+
+@pytest.mark.full
+def test_oauthbearer_pipeline_outlives_its_tokens_without_an_error(
+    broker: Broker, tokens: TokenServer, config: Config
+) -> None:
+    """Through three lives of a token, after each of which the broker closes what has not logged in again."""
+    tokens.lives_seconds = LIFE_SECONDS
+    environ = environment(broker, tokens) | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
+    run = Grouptrail(config, "run", environ=environ)
+    printed: list[str] = []
+    reader = threading.Thread(target=lambda: printed.extend(run.lines()))
+    reader.start()
+    try:
+        await_that(lambda: any("lag batch" in line for line in printed), scaled(120))
+        first, ends_at = len(tokens.issued), time.monotonic() + 3 * LIFE_SECONDS
+        for offset in itertools.count(1):
+            commit(broker, offset)
+            await_that(lambda offset=offset: offset in committed(config), scaled(30))  # type: ignore[misc]
+            if time.monotonic() > ends_at:
+                break
+        run.process.send_signal(signal.SIGTERM)
+        run.process.wait(scaled(60))
+    finally:
+        run.kill()
+        reader.join()
+    text = "".join(printed)
+    assert run.process.returncode == 143, text
+    assert committed(config) >= set(range(offset + 1))
+    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {(TOPIC, None)}
+    assert not [line for line in printed if "restarting it" in line or "ERROR" in line or "Exception" in line]
+    renewed = len(tokens.issued) - first
+    assert 3 <= renewed <= 40, f"{renewed} tokens in three lives"
+    assert_no_secret(tokens, text)
+
+
+def test_oauthbearer_renewed_secret_of_a_mount_is_taken_by_the_running_pipeline(
+    broker: Broker, tokens: TokenServer, config: Config, tmp_path: Path
+) -> None:
+    """Refused meanwhile, the jobs are tried again with one line each, and no record is lost."""
+    mounted = tmp_path / "client-secret"
+    mounted.write_text(f"{SECRET}\n")
+    tokens.lives_seconds = 8
+    provider = {
+        "config.providers": "mounted",
+        "config.providers.mounted.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
+    }
+    environ = environment(broker, tokens, f"${{mounted:{tmp_path}:client-secret}}", **provider)
+    run = Grouptrail(config, "run", "--job", "decode", environ=environ)
+    printed: list[str] = []
+    try:
+        lines = run.lines()
+        printed += itertools.takewhile(lambda line: not line.startswith("batch "), lines)
+        tokens.secret = f"{SECRET}-renewed"
+        printed += itertools.takewhile(lambda line: "restarting it in" not in line, lines)
+        commit(broker, 4711)
+        mounted.write_text(tokens.secret)
+        for line in lines:
+            printed.append(line)
+            if line.startswith("batch ") and 4711 in committed(config):
+                break
+        run.process.send_signal(signal.SIGTERM)
+        printed.append(run.finished(60))
+    finally:
+        run.kill()
+    text = "".join(printed)
+    assert run.process.returncode == 143, text
+    assert "secrets of the Kafka settings were renewed: restarting the jobs with them\n" in text
+    assert "Traceback" not in text
+    assert "\tat " not in text
+    landed.assert_progress_adds_up(config)
+    assert_no_secret(tokens, text)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("secret", "refuses the client (401 invalid_client): check the client's id, secret and scope"),
+        ("audience", "compare its issuer, audience, scope and times with what the brokers expect"),
+        ("down", "does not answer (connection refused): start it, or check kafka."),
+        ("html", "answers without a token (text/html): check kafka."),
+        ("exp", "gives a token without exp: let it issue tokens that expire"),
+    ],
+)
+def test_oauthbearer_login_that_fails_exits_with_one_line(
+    broker: Broker, tokens: TokenServer, config: Config, what: str, message: str
+) -> None:
+    environ = environment(broker, tokens)
+    if what == "secret":
+        environ = environment(broker, tokens, f"not-{SECRET}")
+    elif what == "audience":
+        tokens.claims["aud"] = "another"
+    elif what == "down":
+        environ = environment(broker, tokens, **{"sasl.oauthbearer.token.endpoint.url": "http://127.0.0.1:1/token"})
+    elif what == "html":
+        tokens.answer = lambda: (200, "text/html", b"<html>")
+    else:
+        tokens.claims["exp"] = None
+    # Its login is another one than that of other tests, whose tokens are still valid.
+    environ["GROUPTRAIL_KAFKA__SASL_OAUTHBEARER_SCOPE"] = what
+    refused = run_cli(config, "run", environ=environ)
+    [line] = refused.printed.strip().splitlines()
+    assert refused.returncode == 1
+    assert message in line
+    assert_no_secret(tokens, line)
+
+
+def test_oauthbearer_broker_refuses_a_later_token_and_takes_the_next(broker: Broker, tokens: TokenServer) -> None:
+    """A connection that must log in again is refused with one line; the client then logs in with a new token."""
+    tokens.lives_seconds = 4
+    settings = tokens.settings() | {"bootstrap.servers": broker.sasl_bootstrap, "sasl.oauthbearer.scope": "again"}
+
+    def is_refused(cluster: Cluster) -> bool:
+        try:
+            cluster.brokers()
+        except KafkaLoginError as error:
+            return "refuses the token of" in str(error)
+        return False
+
+    with closing(Cluster(settings)) as cluster:
+        assert cluster.brokers() == [broker.sasl_bootstrap]
+        tokens.claims["aud"] = "another"
+        await_that(lambda: is_refused(cluster), scaled(30))
+        tokens.claims.clear()
+        assert cluster.brokers() == [broker.sasl_bootstrap]
+
+
+def test_oauthbearer_token_endpoint_with_tls_is_trusted_by_the_ca_of_the_jaas_line(
+    broker: Broker, tokens: TokenServer, config: Config, cli: Cli, tmp_path: Path
+) -> None:
+    """By both clients, with the older settings of id and secret in the line."""
+    authority = Authority(tmp_path, "authority")
+    with token_server(authority.signed("idp")) as secure:
+        secure.key = tokens.key
+        login = f'clientId="{CLIENT}" clientSecret="{SECRET}" ssl.truststore.type="PEM"'
+        module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+        jaas = f'{module} required {login} ssl.truststore.location="{authority.certificate}";'
+        environ = environment(broker, secure, "", **{"sasl.jaas.config": jaas})
+        del environ["GROUPTRAIL_KAFKA__SASL_OAUTHBEARER_CLIENT_CREDENTIALS_CLIENT_SECRET"]
+        succeeded(cli(config, "run", "--once", "--job", "decode", environ=environ))
+        assert len(secure.requests) >= 2
+    assert committed(config) >= {0}
