@@ -22,7 +22,8 @@ shell patterns such as `billing-*`.
 
 `[kafka]` takes any setting of Kafka's Java client by its own name (`GROUPTRAIL_KAFKA__SASL_MECHANISM` is
 `sasl.mechanism`), `[spark]` any of Spark's, `[storage]` any option of delta-rs
-(`GROUPTRAIL_STORAGE__AWS_REGION` is `aws_region`).
+(`GROUPTRAIL_STORAGE__AWS_REGION` is `aws_region`). Settings in `[kafka]` may refer to
+[secrets elsewhere](security.md#secrets).
 
 | setting | variable | default | meaning |
 | --- | --- | --- | --- |

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.commits import commits
 from demo.scenarios import SCENARIOS
 from demo.workload import Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
+from grouptrail.kafka.cluster import GROUP_PREFIX
 from servers.kafka import Broker
-from servers.offsets_topic import load_raw
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw
 from servers.spark_cluster import SparkCluster
 from spark.archive import archive_package, archive_requirements
 from support import landed
 from support.cli_process import Grouptrail
-from support.kafka_clients import await_that
+from support.kafka_clients import await_that, commit_all
+from support.token_server import CLIENT, SECRET, oauth_broker, token_server
 
 # Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
 pytestmark = [pytest.mark.alone, pytest.mark.full]
@@ -32,6 +37,7 @@ WORKLOAD_SECONDS = 12
 BULK = 120_000
 DEADLINE_SECONDS = 240
 PARTITIONS = 4
+LIFE_SECONDS = 20
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +58,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 class Submitted:
     """A driver started by spark-submit, and its output."""
 
-    def __init__(self, cluster: SparkCluster, archives: Path, config: Config, *arguments: str) -> None:
+    def __init__(
+        self,
+        cluster: SparkCluster,
+        archives: Path,
+        config: Config,
+        *arguments: str,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         environ = cluster.environment() | {
             "PYTHONPATH": "grouptrail.zip:site-packages",
             "GROUPTRAIL_CLUSTER": config.cluster,
@@ -62,6 +75,7 @@ class Submitted:
             "GROUPTRAIL_DECODE__TRIGGER_SECONDS": "1",
             "GROUPTRAIL_DECODE__MAX_RECORDS_PER_BATCH": "15000",
             "GROUPTRAIL_LAG__SHARDS": "2",
+            **(environ or {}),
         }
         self.process = subprocess.Popen(
             [*cluster.submission(archives), *arguments],
@@ -117,6 +131,42 @@ def test_cluster_python_without_archives_cannot_import_grouptrail(cluster: Spark
     program = [cluster.python, "-c", "import grouptrail.log_offsets.source, pyarrow; print(grouptrail.__file__)"]
     bare = subprocess.run(program, env=cluster.environment(), capture_output=True, text=True, check=False)
     assert "No module named 'grouptrail'" in bare.stderr
+
+
+def test_spark_submit_oauthbearer_executors_log_in_and_renew_their_tokens(
+    cluster: SparkCluster, archives: Path, tmp_path: Path
+) -> None:
+    """Java's client and kafka-python, in the driver and in executors, through two lives of a token."""
+    with token_server() as tokens, oauth_broker(tmp_path / "kafka", tokens, session_seconds=LIFE_SECONDS) as broker:
+        tokens.lives_seconds = LIFE_SECONDS
+        client = AdminClient({"bootstrap.servers": broker.bootstrap})
+        client.create_topics([NewTopic("orders", 1, 1)])["orders"].result(DEADLINE_SECONDS)
+        ensure_offsets_topic(broker.bootstrap)
+        commit_all(broker.bootstrap, "billing", {("orders", 0): 0})
+        broker.allow(CLIENT, "READ", "TOPIC", OFFSETS_TOPIC)
+        broker.allow(CLIENT, "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
+        broker.allow(CLIENT, "DESCRIBE", "TOPIC", "orders")
+        config = landed.config_of(broker.sasl_bootstrap, tmp_path / "warehouse")
+        settings = tokens.settings().items()
+        environ = {f"GROUPTRAIL_KAFKA__{name.replace('.', '_').upper()}": value for name, value in settings}
+        run = Submitted(cluster, archives, config, environ=environ)
+        try:
+            await_that(lambda: run.batches("lag batch") > 0, DEADLINE_SECONDS)
+            ends_at = time.monotonic() + 2.5 * LIFE_SECONDS
+            for offset in itertools.count(1):
+                commit_all(broker.bootstrap, "billing", {("orders", 0): offset})
+                seen = run.batches()
+                await_that(lambda seen=seen: run.batches() > seen, DEADLINE_SECONDS)  # type: ignore[misc]
+                if time.monotonic() > ends_at:
+                    break
+            run.terminated()
+        finally:
+            run.kill()
+    printed = "".join(run.printed)
+    assert "restarting it in" not in printed
+    assert {row["committed_offset"] for row in landed.rows(config, "offset_commits")} >= set(range(offset + 1))
+    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {("orders", None)}
+    assert not [secret for secret in (SECRET, *tokens.issued) if secret in printed]
 
 
 def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(

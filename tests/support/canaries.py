@@ -21,7 +21,13 @@ LOGIN = f"{CANARY}-user:{CANARY}/p@{CANARY}"
 
 # Sections whose names are other programs': every secret that Kafka's client knows, and of each kind some others.
 _CLIENT_SECRETS = {
-    "kafka": {name: CANARY for name in KAFKA_CLIENT_SETTINGS if is_secret(name)} | {"acme.plugin.pin": CANARY},
+    "kafka": {name: CANARY for name in KAFKA_CLIENT_SETTINGS if is_secret(name)}
+    | {"acme.plugin.pin": CANARY}
+    | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:1/token?key={CANARY}",
+    },
     "spark": {
         "spark.hadoop.fs.s3a.secret.key": CANARY,
         "spark.acme.plugin.pin": CANARY,

@@ -315,6 +315,9 @@ def test_secret_encryption_key_in_a_flag_is_rejected() -> None:
         (f'[clusters.one.kafka]\n"sasl.jaas.config" = "{SECRET}"', 0o644, True),
         (f'[exporter]\nbasic_auth_user = "me"\nbasic_auth_password = "{SECRET}"', 0o644, True),
         (f'warehouse = "s3://user:{SECRET}@bucket/lake"', 0o644, True),
+        ('[kafka]\n"ssl.key.password" = "${secrets:/run/secrets:key}"', 0o644, False),
+        ('[kafka]\n"sasl.oauthbearer.client.credentials.client.id" = "grouptrail"', 0o644, False),
+        (f'[kafka]\n"sasl.jaas.config" = "{SECRET} ${{secrets:/run/secrets:key}}"', 0o644, True),
         ('warehouse = "s3://bucket/lake"\n[web]\ntoken_file = "token"', 0o644, False),
     ],
 )

@@ -319,6 +319,21 @@ def test_run_job_whose_login_is_refused_is_restarted(
     assert [line.endswith("restarting it in 0 s, other jobs continue") for line in run.printed] == [True, True, False]
 
 
+@pytest.mark.parametrize(
+    ("java", "remedy"),
+    [
+        (
+            "javax.security.auth.login.LoginException: An internal error occurred while retrieving token from "
+            "callback handler",
+            "the token endpoint does not answer, or refuses the client: run grouptrail doctor",
+        ),
+        (f'{KAFKA}.SaslAuthenticationException: {{"status":"invalid_token"}}', "compare its issuer, audience, scope"),
+    ],
+)
+def test_reason_login_of_the_java_client_says_what_to_do(java: str, remedy: str) -> None:
+    assert remedy in str(failed(f"{HEAD}Failed to construct kafka consumer", f"x\nCaused by: {java}"))
+
+
 def test_is_refused_login_missing_right_is_none() -> None:
     assert not is_refused_login(failed("x", f"Caused by: {KAFKA}.TopicAuthorizationException: Not authorized"))
     assert not is_refused_login(KafkaDeniedError("READ"))

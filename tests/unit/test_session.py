@@ -110,3 +110,29 @@ print(before, *loaded)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True"], run.stderr
+
+
+ALLOWED = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+EXECUTORS = "spark.executor.extraJavaOptions"
+
+
+def of_clusters(*urls: str, **given: str) -> dict[str, str]:
+    """Return the session's settings for clusters whose clients get tokens from these endpoints."""
+    configs = [
+        load_config(None, {"kafka.sasl.oauthbearer.token.endpoint.url": url, **given} if url else given, {})
+        for url in urls
+    ]
+    return settings_of(session_settings(*configs))
+
+
+def test_settings_of_token_endpoints_of_all_clusters_are_allowed_in_executors() -> None:
+    settings = of_clusters("https://a.example/token", "", "https://b.example/token", "https://a.example/token")
+    assert settings[EXECUTORS] == f"-D{ALLOWED}=https://a.example/token,https://b.example/token"
+    assert EXECUTORS not in of_clusters("")
+
+
+def test_settings_of_token_endpoint_keeps_java_options_of_the_user() -> None:
+    option = f"spark.{EXECUTORS}"
+    assert of_clusters("https://a/t", **{option: "-Xss1m"})[EXECUTORS] == f"-Xss1m -D{ALLOWED}=https://a/t"
+    own = f"-D{ALLOWED}=https://other/t"
+    assert of_clusters("https://a/t", **{option: own})[EXECUTORS] == own

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from grouptrail.config.model import SECTIONS
+from grouptrail.config.providers import is_reference
 from grouptrail.config.secrets import is_secret
 from grouptrail.config.sources import CLUSTERS, COMMAND_LINE, ENVIRONMENT, Setting, variable_name
 from grouptrail.locations import with_locations_shown
@@ -76,7 +77,9 @@ def exposure(file: Path, settings: Sequence[Setting]) -> str | None:
 
 def _is_secret(setting: Setting) -> bool:
     value = setting.value
-    return isinstance(value, str) and (is_secret(setting.path[-1]) or with_locations_shown(value) != value)
+    if not isinstance(value, str) or (setting.path[0] == "kafka" and is_reference(value)):
+        return False
+    return is_secret(setting.path[-1]) or with_locations_shown(value) != value
 
 
 def is_bare_section(setting: Setting) -> bool:

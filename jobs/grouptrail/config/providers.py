@@ -30,6 +30,11 @@ class SecretError(GrouptrailError):
     """A setting refers to a secret that cannot be read, or to a provider that is not known."""
 
 
+def is_reference(value: str) -> bool:
+    """Return whether a value is nothing but a reference, which is no secret."""
+    return _REFERENCE.fullmatch(value) is not None
+
+
 def refers(settings: Mapping[str, str]) -> bool:
     """Return whether settings may refer to secrets elsewhere, which may change."""
     return PROVIDERS in settings

@@ -45,7 +45,8 @@ _HARMLESS_STORAGE = re.compile(
 
 def is_secret(setting: str) -> bool:
     """Return whether a Kafka, Spark or storage setting is a secret, by its name; the path of a token is none."""
-    return _SECRET.search(setting) is not None and not setting.endswith((".url", ".class", "token_file"))
+    harmless = (".url", ".class", ".client.id", "token_file")
+    return _SECRET.search(setting) is not None and not setting.endswith(harmless)
 
 
 def is_shown(section: str, setting: str, value: str) -> bool:
