@@ -6,7 +6,7 @@ import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -139,6 +139,38 @@ def test_oauthbearer_pipeline_outlives_its_tokens_without_an_error(
     assert_no_secret(tokens, text)
 
 
+def decode_through_outage(
+    broker: Broker, config: Config, environ: dict[str, str], begin: Callable[[], None], end: Callable[[], None]
+) -> str:
+    """Run decode until its login is refused, and until what was committed meanwhile has landed; return the output."""
+    run = Grouptrail(config, "run", "--job", "decode", environ=environ)
+    printed: list[str] = []
+    try:
+        lines = run.lines()
+        printed += itertools.takewhile(lambda line: not line.startswith("batch "), lines)
+        begin()
+        for line in lines:
+            printed.append(line)
+            if "restarting it in" in line:
+                break
+        commit(broker, 4711)
+        end()
+        for line in lines:
+            printed.append(line)
+            if line.startswith("batch ") and 4711 in committed(config):
+                break
+        run.process.send_signal(signal.SIGTERM)
+        printed.append(run.finished(60))
+    finally:
+        run.kill()
+    text = "".join(printed)
+    assert run.process.returncode == 143, text
+    assert "Traceback" not in text
+    assert "\tat " not in text, "a stack trace of Java"
+    landed.assert_progress_adds_up(config)
+    return text
+
+
 def test_oauthbearer_renewed_secret_of_a_mount_is_taken_by_the_running_pipeline(
     broker: Broker, tokens: TokenServer, config: Config, tmp_path: Path
 ) -> None:
@@ -150,30 +182,34 @@ def test_oauthbearer_renewed_secret_of_a_mount_is_taken_by_the_running_pipeline(
         "config.providers": "mounted",
         "config.providers.mounted.class": "org.apache.kafka.common.config.provider.DirectoryConfigProvider",
     }
-    environ = environment(broker, tokens, f"${{mounted:{tmp_path}:client-secret}}", **provider)
-    run = Grouptrail(config, "run", "--job", "decode", environ=environ)
-    printed: list[str] = []
-    try:
-        lines = run.lines()
-        printed += itertools.takewhile(lambda line: not line.startswith("batch "), lines)
+
+    def renew() -> None:
         tokens.secret = f"{SECRET}-renewed"
-        printed += itertools.takewhile(lambda line: "restarting it in" not in line, lines)
-        commit(broker, 4711)
+
+    def mount() -> None:
         mounted.write_text(tokens.secret)
-        for line in lines:
-            printed.append(line)
-            if line.startswith("batch ") and 4711 in committed(config):
-                break
-        run.process.send_signal(signal.SIGTERM)
-        printed.append(run.finished(60))
-    finally:
-        run.kill()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
+
+    environ = environment(broker, tokens, f"${{mounted:{tmp_path}:client-secret}}", **provider)
+    text = decode_through_outage(broker, config, environ, renew, mount)
+    assert "refuses the client (401 invalid_client)" in text
     assert "secrets of the Kafka settings were renewed: restarting the jobs with them\n" in text
-    assert "Traceback" not in text
-    assert "\tat " not in text
-    landed.assert_progress_adds_up(config)
+    assert_no_secret(tokens, text)
+
+
+@pytest.mark.full
+def test_oauthbearer_endpoint_down_for_longer_than_a_token_lives_loses_nothing(
+    broker: Broker, tokens: TokenServer, config: Config
+) -> None:
+    tokens.lives_seconds = 8
+
+    def fail() -> None:
+        tokens.answer = lambda: (503, "text/html", f"<html>{SECRET}".encode())
+
+    def recover() -> None:
+        tokens.answer = None
+
+    text = decode_through_outage(broker, config, environment(broker, tokens), fail, recover)
+    assert "job decode: restarted" in text
     assert_no_secret(tokens, text)
 
 

@@ -24,6 +24,7 @@ from grouptrail.kafka.errors import (
     KafkaLoginError,
     KafkaSettingError,
     KafkaUnreachableError,
+    TokenEndpointError,
     TopicMissingError,
 )
 from grouptrail.runtime import checks, pipeline, restarts
@@ -468,7 +469,14 @@ DOWN = KafkaUnreachableError(
 WAITS = f"{DOWN}; waiting: the jobs start when a broker answers"
 
 
-@pytest.mark.parametrize("fault", [DOWN, ClusterError("answers LEADER_NOT_AVAILABLE: see the broker's log")])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        DOWN,
+        TokenEndpointError("the token endpoint does not answer"),
+        ClusterError("answers LEADER_NOT_AVAILABLE: see the broker's log"),
+    ],
+)
 def test_is_outage_of_brokers_that_do_not_answer_yet(fault: Exception) -> None:
     assert is_outage(fault)
 
@@ -477,6 +485,7 @@ def test_is_outage_of_brokers_that_do_not_answer_yet(fault: Exception) -> None:
     "fault",
     [
         KafkaDeniedError("READ"),
+        KafkaLoginError("refused"),
         KafkaSettingError("kafka"),
         TopicMissingError("no topic"),
         TableError("the warehouse cannot be written"),
