@@ -46,6 +46,13 @@ _FILE_READ = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 # Of a query that cannot be understood, the outermost error is the one about the query.
 _OF_THE_QUERY = re.compile(r"org\.apache\.spark\..*(Analysis|Parse)Exception")
 
+# Up to the end of the message: the answer may have several lines.
+_TOKEN_ANSWER = re.compile(
+    r"(response code \S+ and error (?:response|message)|did not contain an access_token value\.?(?: Response:)?"
+    r"|Malformed JWT provided) ?[{(].*?(?=\n\s+at |\nCaused by: |\Z)",
+    re.DOTALL,
+)
+
 
 class GrouptrailError(Exception):
     """Its message is one line for the person on call: what is wrong, then what to do about it.
@@ -89,7 +96,15 @@ def first_cause_in(text: str) -> str:
 
 def _shortened(message: str) -> str:
     """Return the beginning of a message of any origin, without secrets of the URIs in it."""
-    return with_locations_shown(message)[:_LONGEST]
+    return printable(message)[:_LONGEST]
+
+
+def printable(text: str) -> str:
+    """Return a text of any origin, such as a stack trace, without secrets of URIs and of token endpoints.
+
+    Kafka's Java client quotes what a token endpoint answers, which may be a token, or repeat the client's secret.
+    """
+    return _TOKEN_ANSWER.sub(r"\1 ***", with_locations_shown(text))
 
 
 def text_of(error: BaseException) -> str:

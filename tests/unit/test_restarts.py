@@ -16,6 +16,7 @@ from pyspark.errors import StreamingQueryException
 
 from grouptrail.config import Config, ConfigError
 from grouptrail.decode.progress import BatchError, SourceChangedError
+from grouptrail.errors import printable
 from grouptrail.history.job import HistoryError
 from grouptrail.jobs import Job
 from grouptrail.kafka.errors import (
@@ -328,11 +329,22 @@ def test_run_job_whose_login_is_refused_is_restarted(
             "callback handler",
             "the token endpoint does not answer, or refuses the client: run grouptrail doctor",
         ),
+        (
+            'x.IOException: The response code 401 and error response {"invalid_client" - "s3cret\n} s3cret"} was '
+            "encountered reading the token endpoint response; will not attempt further retries",
+            "and error response ***: the token endpoint does not answer, or refuses the client: run grouptrail",
+        ),
+        (
+            "x.IOException: The token endpoint response did not contain an access_token value. Response: (s3cret)",
+            "access_token value. Response: ***: the token endpoint",
+        ),
         (f'{KAFKA}.SaslAuthenticationException: {{"status":"invalid_token"}}', "compare its issuer, audience, scope"),
     ],
 )
 def test_reason_login_of_the_java_client_says_what_to_do(java: str, remedy: str) -> None:
-    assert remedy in str(failed(f"{HEAD}Failed to construct kafka consumer", f"x\nCaused by: {java}"))
+    text = str(failed(f"{HEAD}Failed to construct kafka consumer", f"x\nCaused by: {java}\n\tat X.y(X.java:1)"))
+    assert remedy in text
+    assert "s3cret" not in text + printable(f"x\nCaused by: {java}\n\tat X.y(X.java:1)")
 
 
 def test_is_refused_login_missing_right_is_none() -> None:

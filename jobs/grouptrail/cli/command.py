@@ -16,8 +16,7 @@ import typer
 from grouptrail.cli.help import Command
 from grouptrail.cli.options import ConfigOptions, Debug
 from grouptrail.console.text import harmless
-from grouptrail.errors import GrouptrailError, comes_from_spark, one_line
-from grouptrail.locations import with_locations_shown
+from grouptrail.errors import GrouptrailError, comes_from_spark, one_line, printable
 
 EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
 
@@ -77,8 +76,8 @@ def report_errors(*, debug: bool) -> Iterator[None]:
         raise typer.Exit(EXIT_PIPE) from None
     except Exception as error:
         if debug:
-            typer.echo(harmless(with_locations_shown(traceback.format_exc()), keep_lines=True), err=True, nl=False)
-        typer.echo(f"grouptrail: {harmless(with_locations_shown(_message(error)), keep_lines=True)}", err=True)
+            typer.echo(harmless(printable(traceback.format_exc()), keep_lines=True), err=True, nl=False)
+        typer.echo(f"grouptrail: {harmless(printable(_message(error)), keep_lines=True)}", err=True)
         is_bug = not isinstance(error, GrouptrailError) and not comes_from_spark(error)
         raise typer.Exit(EXIT_BUG if is_bug else EXIT_ERROR) from error
 

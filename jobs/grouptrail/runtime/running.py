@@ -230,7 +230,7 @@ def _remedy(cause: str) -> str:
         return "another driver runs this job: stop one of them"
     if re.search("log file was malformed|incomplete log file", cause, re.IGNORECASE):
         return "a file of the checkpoint is damaged: run grouptrail recover --job NAME"
-    if "retrieving token from callback handler" in cause:
+    if re.search("retrieving token from callback handler|response code .* and error|access_token|JWT", cause):
         return f"the token endpoint does not answer, or refuses the client: {_DOCTOR}"
     if "invalid_token" in cause:
         return "the brokers refuse the token: compare its issuer, audience, scope and times with what they expect"
