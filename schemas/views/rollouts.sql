@@ -206,6 +206,11 @@ matched AS (
     client AS (PARTITION BY group_id, incarnation, part, instance_id, client_id),
     host AS (PARTITION BY group_id, incarnation, part, instance_id, client_id, client_host)
 ),
+-- Spark takes no parameter of a view within an aggregate.
+checked AS (
+  SELECT *, is_old AND old_before_at < at - (:pause + :pause) AS is_late
+  FROM matched
+),
 totals AS (
   SELECT
     group_id,
@@ -215,7 +220,7 @@ totals AS (
     sum(CASE WHEN place = place_of_client AND instance_id IS NOT NULL THEN pairs ELSE 0 END) AS instances,
     sum(CASE WHEN place = place_of_host AND instance_id IS NULL THEN pairs_on_host ELSE 0 END) AS on_same_host,
     sum(CASE WHEN place = place_of_host THEN greatest(pairs_on_host - proven_on_host, 0) ELSE 0 END) AS unproven,
-    count(CASE WHEN is_old AND old_before_at < at - (:pause + :pause) THEN 1 END) AS late,
+    count(CASE WHEN is_late THEN 1 END) AS late,
     count(CASE WHEN is_old THEN 1 END) AS old,
     min(at) AS started_at,
     max(at) AS last_at,
@@ -229,7 +234,7 @@ totals AS (
     max(CASE WHEN is_new THEN at END) AS new_last_at,
     min(CASE WHEN is_new THEN generation END) AS new_first,
     max(CASE WHEN is_new THEN generation END) AS new_last
-  FROM matched
+  FROM checked
   GROUP BY group_id, incarnation, part, base_size
 ),
 owned AS (
