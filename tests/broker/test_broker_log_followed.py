@@ -48,7 +48,7 @@ def config(broker: Broker, tmp_path: Path) -> Config:
 
 
 def close_member(broker: Broker, group: str) -> str:
-    """Let a second member join a group, and close it when records no longer tell that it did not expire."""
+    """Let a second member join a group, and close it when its records could also be those of an expired session."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group,
@@ -108,9 +108,9 @@ def test_run_following_the_brokers_log_knows_causes_live_and_after_each_restart(
     }
     for group in ("orders-0", "orders-1"):
         run_and_interrupt(broker, config, group, environ)
-    told = warehouse_of(config).table(EVENTS).select("event_id")
+    stored = warehouse_of(config).table(EVENTS).select("event_id")
     logged = {row["event_id"] for row in read_events(broker.log_file, UTC, LineCounts(), trusts_clients=True)}
-    ids = [row["event_id"] for row in told]
+    ids = [row["event_id"] for row in stored]
     assert len(set(ids)) == len(ids)
     assert set(ids) <= logged
 
@@ -128,5 +128,5 @@ def test_job_alone_once_reads_what_the_whole_log_has(broker: Broker, config: Con
         printed = run.finished()
         assert run.process.returncode == 0, printed
     logged = [row["event_id"] for row in read_events(broker.log_file, UTC, LineCounts(), trusts_clients=True)]
-    told = [row["event_id"] for row in warehouse_of(config).table(EVENTS).select("event_id")]
-    assert sorted(told) == sorted(set(logged))
+    stored = [row["event_id"] for row in warehouse_of(config).table(EVENTS).select("event_id")]
+    assert sorted(stored) == sorted(set(logged))

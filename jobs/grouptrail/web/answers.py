@@ -186,24 +186,29 @@ Moment = Annotated[datetime, BeforeValidator(_moment)]
 _NAME: Any = Field(default=None, description="The name, in place of the path: for `.`, `..` and the empty name.")
 
 
-class GroupQuery(Parameters):
-    """The parameters of a group."""
+class Period(Parameters):
+    """The time to show."""
 
-    cluster: str = Field(
-        default="", max_length=1000, description="Its cluster, if several have a group of this name."
-    )
     since: Moment | None = Field(
         default=None, alias="from", description="Begin of the time to show. Default: a day before its end."
     )
     until: Moment | None = Field(default=None, alias="to", description="Its end. Default: the newest data.")
-    at: Moment | None = Field(default=None, description="Members, owners and lag as of this time. Default: now.")
-    name: str | None = _NAME
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.since and self.until and self.since >= self.until:
             raise ValueError("`to` is not after `from`")
         return self
+
+
+class GroupQuery(Period):
+    """The parameters of a group."""
+
+    cluster: str = Field(
+        default="", max_length=1000, description="Its cluster, if several have a group of this name."
+    )
+    at: Moment | None = Field(default=None, description="Members, owners and lag as of this time. Default: now.")
+    name: str | None = _NAME
 
 
 class GroupMember(Answer):
@@ -434,7 +439,7 @@ class Topics(Answer):
     topics: list[TopicSummary]
 
 
-class RebalancesQuery(Parameters):
+class RebalancesQuery(Period):
     """The parameters of the rebalances of all groups."""
 
     cause: str = Field(default="", max_length=100, description="Only rebalances with this cause.")
@@ -442,18 +447,8 @@ class RebalancesQuery(Parameters):
         default="", max_length=1000, description="Only groups whose name has this text, or matches this pattern: a*."
     )
     cluster: str = Field(default="", max_length=1000, description="Their cluster. Default: the first.")
-    since: Moment | None = Field(
-        default=None, alias="from", description="Begin of the time to show. Default: a day before its end."
-    )
-    until: Moment | None = Field(default=None, alias="to", description="Its end. Default: the newest data.")
     page: int = Field(default=1, ge=1, le=1_000_000)
     per_page: int = Field(default=50, ge=1, le=500)
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.since and self.until and self.since >= self.until:
-            raise ValueError("`to` is not after `from`")
-        return self
 
 
 class GroupRebalance(Answer):

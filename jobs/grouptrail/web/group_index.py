@@ -131,7 +131,8 @@ class GroupIndex:
         counts = dict(zip(*(column.to_pylist() for column in pc.value_counts(rows["status"]).flatten()), strict=True))
         if query.status:
             rows = rows.filter(pc.is_in(rows["status"], pa.array(query.status)))
-        shown = page_of_rows(rows.take(_ordered(rows, query.sort)), query.page, query.per_page)
+        shown = page_of_list(len(rows), query.page, query.per_page)
+        rows_shown = rows.take(_ordered(rows, query.sort)[shown.before : shown.before + query.per_page])
         sampled = [one.sampled_at for one in clusters if one.sampled_at is not None]
         return Groups(
             notices=[notice for one in clusters for notice in one.notices],
@@ -142,7 +143,7 @@ class GroupIndex:
             clusters=list(self._served),
             sampled_at=max(sampled, default=None),
             is_stale=any(one.is_stale for one in clusters),
-            groups=self._summaries(shown.rows, clusters),
+            groups=self._summaries(rows_shown, clusters),
         )
 
     def _summaries(self, rows: pa.Table, clusters: Sequence[ClusterGroups]) -> list[GroupSummary]:
@@ -229,19 +230,19 @@ _SCHEMA = pa.schema(
 _NO_ROWS = _SCHEMA.empty_table()
 
 
-class RowsPage(NamedTuple):
-    """The rows of a page of a list, its number, and that of all pages."""
+class ListPage(NamedTuple):
+    """A page of a list: its number, that of all pages, and how many rows are before it."""
 
-    rows: pa.Table
     page: int
     pages: int
+    before: int
 
 
-def page_of_rows(rows: pa.Table, page: int, per_page: int) -> RowsPage:
-    """Return a page of a list, the last one if there are not so many."""
-    pages = max(1, -(-len(rows) // per_page))
+def page_of_list(total: int, page: int, per_page: int) -> ListPage:
+    """Return a page of a list of so many rows, the last one if there are not so many."""
+    pages = max(1, -(-total // per_page))
     page = min(page, pages)
-    return RowsPage(rows.slice((page - 1) * per_page, per_page), page, pages)
+    return ListPage(page, pages, (page - 1) * per_page)
 
 
 def are_named(names: pa.ChunkedArray, wanted: str) -> pa.Array:
@@ -263,11 +264,18 @@ def _selected(rows: pa.Table, query: GroupsQuery) -> pa.Array:
 
 def _ordered(rows: pa.Table, sort: str) -> pa.Array:
     """Return the order of the rows; unknown values come last, and equal ones by their lag and name."""
+    rank = pc.index_in(rows["status"], pa.array(STATUSES))
+    return ordered(rows.append_column("rank", rank), sort, _THEN)
+
+
+def ordered(rows: pa.Table, sort: str, then: Mapping[str, str]) -> pa.Array:
+    """Return the order of rows by `sort`, a column after which equal ones are in the order `then`.
+
+    With - before it the greatest come first; `status` goes by the column `rank`. Unknown values come last.
+    """
     name, order = sort.lstrip("-"), "descending" if sort.startswith("-") else "ascending"
-    if name == "status":
-        rows = rows.append_column("rank", pc.index_in(rows["status"], pa.array(STATUSES)))
-        name = "rank"
-    return pc.sort_indices(rows, list(({name: order} | {**_THEN, name: order}).items()))
+    first = {"rank" if name == "status" else name: order}
+    return pc.sort_indices(rows, list((first | {**then, **first}).items()))
 
 
 _THEN: Mapping[str, str] = {

@@ -138,7 +138,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).rpartition(':')[0]}: give a later time") from error
     except UnknownGroupError as error:
         if not is_known:
-            raise _unknown(group_id, known, error.near) from error
+            raise unknown_group(group_id, known, error.near) from error
         damaged = damage_of(served.warehouse.table("generations").path)
         no_timeline = (
             damaged[0] if damaged else "no record of its members has been read; it has only committed offsets"
@@ -146,7 +146,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     except QueryError as error:
         # The history may be missing altogether, or have nothing in the time asked for.
         if not is_known and state is None:
-            raise _unknown(group_id, known, ()) from error
+            raise unknown_group(group_id, known, ()) from error
         no_timeline = str(error)
     since, until = _bounds(timeline, since, until, known)
     reader = _Reader(served, tables, group_id, since, until)
@@ -176,7 +176,8 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
     return GroupPage(answer, timeline, no_timeline)
 
 
-def _unknown(group_id: str, known: ClusterGroups, near: Sequence[str]) -> PageError:
+def unknown_group(group_id: str, known: ClusterGroups, near: Sequence[str] = ()) -> PageError:
+    """Return the error about a group that nothing names, with names that may have been meant."""
     names = [*near, *get_close_matches(group_id, known.rows["group_id"].to_pylist(), n=3)]
     return PageError(
         HTTPStatus.NOT_FOUND,

@@ -8,7 +8,7 @@ from grouptrail.query.views import filled, utc_now
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.web.answers import GroupRebalance, Rebalances, RebalancesQuery
-from grouptrail.web.group_index import GroupIndex
+from grouptrail.web.group_index import GroupIndex, page_of_list
 from grouptrail.web.requests import of_cluster
 
 _DAY = timedelta(days=1)
@@ -56,9 +56,8 @@ def rebalances_page(index: GroupIndex, query: RebalancesQuery) -> Rebalances:
     has_rows = "rebalances" in tables.versions
     causes = tables.rows(filled(_CAUSES, values)) if has_rows else []
     counts = tables.rows(filled(_COUNTS, values))[0] if has_rows else {"total": 0, "groups": 0}
-    pages = max(1, -(-counts["total"] // query.per_page))
-    page = min(query.page, pages)
-    places: dict[str, Value] = {"count": query.per_page, "before": (page - 1) * query.per_page}
+    shown = page_of_list(counts["total"], query.page, query.per_page)
+    places: dict[str, Value] = {"count": query.per_page, "before": shown.before}
     rows = tables.rows(filled(_PAGE, values | places)) if counts["total"] else []
     return Rebalances(
         notices=list(known.notices),
@@ -68,8 +67,8 @@ def rebalances_page(index: GroupIndex, query: RebalancesQuery) -> Rebalances:
         until=until,
         causes={row["cause"]: row["rebalances"] for row in causes},
         **counts,
-        page=page,
-        pages=pages,
+        page=shown.page,
+        pages=shown.pages,
         rebalances=[GroupRebalance.model_validate(row) for row in rows],
     )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from http import HTTPStatus
 from typing import Any
 
 from grouptrail import contracts
@@ -11,7 +9,7 @@ from grouptrail.query.rollouts import rollouts_of
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.web.answers import Rollout, Rollouts, RolloutsQuery
 from grouptrail.web.group_index import GroupIndex
-from grouptrail.web.requests import PageError
+from grouptrail.web.group_page import unknown_group
 
 Row = dict[str, Any]
 
@@ -23,10 +21,9 @@ def rollouts_page(index: GroupIndex, group_id: str, query: RolloutsQuery) -> Rol
     cluster = index.cluster_of("group_id", group_id, query.cluster)
     tables = SqlSnapshot(index.served(cluster).warehouse, contracts.views()["rollouts"].tables)
     rows = rollouts_of(tables, group_id, since=query.since, until=query.until)
-    if not rows and index.summary(cluster, group_id) is None and index.of(cluster).deleted_at(group_id) is None:
-        names = index.of(cluster).rows["group_id"].to_pylist()
-        detail = f"there is no group {group_id!r} in cluster {cluster}: nothing that was read names it"
-        raise PageError(HTTPStatus.NOT_FOUND, detail, get_close_matches(group_id, names, n=3))
+    known = index.of(cluster)
+    if not rows and index.summary(cluster, group_id) is None and known.deleted_at(group_id) is None:
+        raise unknown_group(group_id, known)
     shown = [{name: row[name] for name in Rollout.model_fields} for row in rows[:MOST_ROLLOUTS]]
     return Rollouts(
         cluster=cluster,

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from grouptrail import contracts
 from grouptrail.web.answers import Topics, TopicsQuery, TopicSummary
-from grouptrail.web.group_index import ClusterGroups, GroupIndex, are_named, page_of_rows
+from grouptrail.web.group_index import ClusterGroups, GroupIndex, are_named, ordered, page_of_list
 
 _STATUSES = contracts.statuses()
 _WORST: Mapping[str, str] = {"lag_seconds": "descending", "lag": "descending", "topic": "ascending"}
@@ -20,10 +20,8 @@ def topics_page(index: GroupIndex, query: TopicsQuery) -> Topics:
     clusters = [index.of(name) for name in index.clusters if query.cluster in ("", name)]
     rows = pa.concat_tables([_NO_ROWS, *map(_topics, clusters)])
     rows = rows.filter(are_named(rows["topic"], query.topic))
-    name, order = query.sort.lstrip("-"), "descending" if query.sort.startswith("-") else "ascending"
-    keys = {"rank" if name == "status" else name: order}
-    rows = rows.take(pc.sort_indices(rows, list(({**keys, **_WORST} | keys).items())))
-    shown = page_of_rows(rows, query.page, query.per_page)
+    shown = page_of_list(len(rows), query.page, query.per_page)
+    rows_shown = rows.take(ordered(rows, query.sort, _WORST)[shown.before : shown.before + query.per_page])
     known = {one.cluster: one for one in clusters}
     sampled = [one.sampled_at for one in clusters if one.sampled_at is not None]
     return Topics(
@@ -39,7 +37,7 @@ def topics_page(index: GroupIndex, query: TopicsQuery) -> Topics:
                 status=None if row["rank"] is None else _STATUSES[row["rank"]],
                 is_stale=known[row["cluster"]].is_stale,
             )
-            for row in shown.rows.to_pylist()
+            for row in rows_shown.to_pylist()
         ],
     )
 
