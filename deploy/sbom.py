@@ -18,7 +18,6 @@ PINS = ROOT / "requirements-java.txt"
 DIGESTS = ROOT / "jobs" / "grouptrail" / "spark" / "jars.sha256"
 
 _PIN = re.compile(r"([\w.-]+)==([^\s;]+)")
-_JAR = re.compile(r"(.+?)-(\d[\w.-]*)\.jar")
 # The folders of jars that are in the image; the others are of the demo and the tests.
 _IN_IMAGE = ("connectors/", "s3/")
 
@@ -46,10 +45,18 @@ def _jars() -> list[dict[str, Any]]:
     components = []
     for line in DIGESTS.read_text("utf-8").splitlines():
         digest, path = line.split("  ", 1)
-        jar = _JAR.fullmatch(path.rpartition("/")[2])
-        if path.startswith(_IN_IMAGE) and jar:
-            hashes = [{"alg": "SHA-256", "content": digest}]
-            components.append({"type": "library", "name": jar[1], "version": jar[2], "hashes": hashes})
+        if path.startswith(_IN_IMAGE):
+            _, _, *groups, name, version, _ = path.split("/")
+            components.append(
+                {
+                    "type": "library",
+                    "group": ".".join(groups),
+                    "name": name,
+                    "version": version,
+                    "purl": f"pkg:maven/{'.'.join(groups)}/{name}@{version}",
+                    "hashes": [{"alg": "SHA-256", "content": digest}],
+                }
+            )
     return components
 
 

@@ -1,4 +1,4 @@
-"""A real Kafka without Docker: its jars through the Ivy that pyspark ships, one KRaft node on loopback ports.
+"""A real Kafka without Docker: its jars from Maven Central, one KRaft node on loopback ports.
 
 For demos, tests and benches only: the PLAINTEXT listener lets anyone do anything.
 """
@@ -65,6 +65,20 @@ def fetch(version: str = VERSIONS[0], log: Log = silent) -> Path:
             "org.slf4j:slf4j-simple:1.7.36",
         ),
         exclude=("org.apache.kafka:connect-runtime", "org.slf4j:slf4j-reload4j"),
+        log=log,
+    )
+
+
+def fetch_connect(version: str = VERSIONS[0], log: Log = silent) -> Path:
+    """Return the folder with the jars of a Connect worker and of the file connectors."""
+    return fetch_jars(
+        f"connect/{version}",
+        (
+            f"org.apache.kafka:connect-runtime:{version}",
+            f"org.apache.kafka:connect-file:{version}",
+            "org.slf4j:slf4j-simple:1.7.36",
+        ),
+        exclude=("org.slf4j:slf4j-reload4j",),
         log=log,
     )
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -168,10 +169,12 @@ def test_release_has_a_bill_of_materials_with_every_pin_and_jar_of_the_image() -
     assert len(set(components)) >= len(components) - 5  # a jar may be in both folders
     pins = re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements-java.txt").read_text("utf-8"), re.MULTILINE)
     assert set(pins) <= set(components)
-    jars = [name for name in known_digests() if name.startswith(("connectors/", "s3/"))]
+    folders = [jars for name, jars in known_digests().items() if name.startswith(("connectors/", "s3/"))]
+    jars = [digest for folder in folders for digest in folder.values()]
     hashed = [one for one in document["components"] if "hashes" in one]
     assert len(hashed) == len(jars)
-    assert {one["hashes"][0]["content"] for one in hashed} == {known_digests()[name] for name in jars}
+    assert {one["hashes"][0]["content"] for one in hashed} == set(jars)
+    assert {one["purl"] for one in hashed} >= {f"pkg:maven/io.delta/delta-spark_4.2_2.13@{version('delta-spark')}"}
 
 
 def test_release_builds_the_image_as_the_documents_do() -> None:

@@ -17,10 +17,9 @@ from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient
 
-from grouptrail.spark.jars import fetch_jars
 from grouptrail.spark.java import find_java, java_environment
 from servers import processes
-from servers.kafka import VERSIONS
+from servers.kafka import fetch_connect
 from servers.ports import free_ports
 from support.kafka_clients import await_that
 from support.observed_groups import DescribedMember, GroupDescription, Partitions, StableState, await_stable
@@ -32,19 +31,6 @@ DELAY_MS = 5_000
 _ANSWER_SECONDS = 10
 _CONNECTOR = -1
 _FILES = "org.apache.kafka.connect.file.FileStream{}Connector"
-
-
-def fetch_connect(version: str = VERSIONS[0]) -> Path:
-    """Return the folder with the jars of a worker and of the file connectors."""
-    return fetch_jars(
-        f"connect/{version}",
-        (
-            f"org.apache.kafka:connect-runtime:{version}",
-            f"org.apache.kafka:connect-file:{version}",
-            "org.slf4j:slf4j-simple:1.7.36",
-        ),
-        exclude=("org.slf4j:slf4j-reload4j",),
-    )
 
 
 # --- workers -----------------------------------------------------------------------------------------------
