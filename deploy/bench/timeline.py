@@ -19,7 +19,7 @@ from bench.measure import seconds
 from bench.simulated_groups import Client, SimulatedGroup, lag_rows, lay_rows
 from grouptrail.config import Config
 from grouptrail.report.page import write
-from grouptrail.report.timeline import timeline_page
+from grouptrail.report.timeline import timeline_page, timeline_rows
 from grouptrail.runtime.warehouses import warehouse_of
 
 MEMBERS, GENERATIONS, ROUNDS = 300, 500, 3
@@ -47,7 +47,7 @@ def _measure(folder: Path, members: int, generations: int, *, is_sticky: bool) -
     path = folder / "timeline.html"
 
     def work() -> None:
-        write(timeline_page(warehouse_of(config), group.group_id, since=None, until=None), path)
+        write(timeline_page(timeline_rows(warehouse_of(config), group.group_id, since=None, until=None)), path)
 
     write_seconds = _median(lambda: seconds(work))
     drawn_seconds = _median(lambda: _drawn_seconds(path)) if _chromium() else None

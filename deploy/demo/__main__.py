@@ -22,7 +22,7 @@ from demo.screen import Screen
 from demo.workload import Workload
 from grouptrail.errors import GrouptrailError
 from grouptrail.report.page import write
-from grouptrail.report.timeline import timeline_page
+from grouptrail.report.timeline import timeline_page, timeline_rows
 from grouptrail.runtime.doctor import FAIL_FREE_BYTES
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.java import JavaError
@@ -35,6 +35,13 @@ from servers.pipeline import Pipeline
 ALERTS = Path(__file__).resolve().parents[2] / "dashboards" / "alerts"
 
 _HURRIED_SECONDS = 4.0
+
+_FOLLOWED_LOG = """\
+[broker_log]
+files = ["{file}"]
+# The only clients are the demo's own, which put no lines of a log into their names.
+trust_clients = true
+"""
 
 
 class DemoError(GrouptrailError):
@@ -66,7 +73,9 @@ class Demo:
         self.broker.start()
         ensure_offsets_topic(self.broker.bootstrap)
         self.screen.step(f"Kafka answers at {self.broker.bootstrap}; starting the pipeline and the consumer groups")
-        self.pipeline = Pipeline(self.folder, self.broker.bootstrap, self._heard)
+        self.pipeline = Pipeline(
+            self.folder, self.broker.bootstrap, self._heard, settings=_FOLLOWED_LOG.format(file=self.broker.log_file)
+        )
         self.pipeline.start()
         self.screen.step(f"web pages, as soon as the pipeline runs: {self.pipeline.pages_url}")
         self.screen.expect("nothing yet: Spark is starting and creating the tables")
@@ -186,7 +195,7 @@ def run(demo: Demo, seconds: float, *, keep: bool) -> None:
     print_lag(pipeline.config, pipeline.config_file)
     print_metrics(demo.metrics)
     page = demo.folder / "billing.html"
-    write(timeline_page(warehouse_of(pipeline.config), "billing", since=None, until=None), page)
+    write(timeline_page(timeline_rows(warehouse_of(pipeline.config), "billing", since=None, until=None)), page)
     print(f"\nTimeline of billing, to open in a browser: {page}")
     _print_next_steps(pipeline)
     try:

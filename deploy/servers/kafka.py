@@ -93,6 +93,19 @@ def class_data_archive(java: Java, jars: Path) -> Path:
 _STOP_DEADLINE_SECONDS = 20.0
 _POLL_SECONDS = 0.05
 
+# What group coordinators do is evidence, which the job `broker-log` reads.
+_LOG = [
+    f"-Dorg.slf4j.simpleLogger.{setting}"
+    for setting in (
+        "defaultLogLevel=warn",
+        "log.org.apache.kafka.coordinator.group=info",
+        "log.kafka.coordinator.group=info",
+        "showDateTime=true",
+        "dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSSXXX",
+        "showThreadName=false",
+    )
+]
+
 
 class Broker:
     """One Kafka node, broker and controller in one, on free loopback ports, with its data under `directory`.
@@ -300,14 +313,13 @@ class Broker:
         return list(dumped_rows(printed.stdout))
 
     def _java_command(self, heap: str) -> list[str]:
-        log = ["-Dorg.slf4j.simpleLogger.showDateTime=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         options = os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "").split()  # as Kafka's own scripts do
         return [
             str(self._java.command),
             f"-Xmx{heap}",
             *self._java_options.split(),
             *options,
-            *log,
+            *_LOG,
             "-cp",
             f"{self._jars}/*",
         ]

@@ -17,7 +17,7 @@ from grouptrail.history.operations import CLASSIC
 from proof.recorded_runs import folded, group_records
 from servers.kafka import VERSIONS, Broker
 from servers.offsets_topic import ensure_offsets_topic
-from support.broker_logs import JAVA_OPTIONS, poll_until
+from support.broker_logs import poll_until
 
 GROUP, TOPIC = "orders", "orders-topic"
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -28,7 +28,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 )
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     folder = tmp_path_factory.mktemp("kafka")
-    with Broker(folder, version=request.param, java_options=JAVA_OPTIONS) as started:
+    with Broker(folder, version=request.param) as started:
         ensure_offsets_topic(started.bootstrap)
         yield started
 

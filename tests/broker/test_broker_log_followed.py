@@ -22,7 +22,7 @@ from grouptrail.config import Config
 from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import Broker
 from servers.offsets_topic import ensure_offsets_topic
-from support.broker_logs import JAVA_OPTIONS, poll_until
+from support.broker_logs import poll_until
 from support.cli_process import Grouptrail
 from support.kafka_clients import await_that
 
@@ -31,7 +31,7 @@ TOPIC = "orders-topic"
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("kafka"), java_options=JAVA_OPTIONS) as started:
+    with Broker(tmp_path_factory.mktemp("kafka")) as started:
         ensure_offsets_topic(started.bootstrap)
         admin = AdminClient({"bootstrap.servers": started.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 2)])[TOPIC].result()

@@ -10,7 +10,6 @@ from proof.played_departures import play, play_moves, properties
 from proof.recorded_departures import RecordedDepartures, judge, markdown, save
 from servers.kafka import VERSIONS, Broker
 from servers.kafka_cluster import KafkaCluster
-from support.broker_logs import JAVA_OPTIONS
 from support.departing_clients import Programs
 
 pytestmark = pytest.mark.full
@@ -31,7 +30,7 @@ def test_history_says_how_real_consumers_left_and_is_never_wrong(
     version: str, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path_factory.mktemp("kafka")
-    with Broker(folder, version=version, properties=properties(version), java_options=JAVA_OPTIONS) as broker:
+    with Broker(folder, version=version, properties=properties(version)) as broker:
         recording = play(broker, version, Programs(version))
     check(recording, tmp_path_factory, capsys)
 
@@ -42,6 +41,6 @@ def test_history_says_how_real_consumers_left_as_their_coordinator_moved(
 ) -> None:
     folder, one_coordinator = tmp_path_factory.mktemp("kafka"), {"offsets.topic.num.partitions": "1"}
     settings = properties(version) | one_coordinator
-    with KafkaCluster(folder, version=version, properties=settings, java_options=JAVA_OPTIONS) as cluster:
+    with KafkaCluster(folder, version=version, properties=settings) as cluster:
         recording = play_moves(cluster, version, Programs(version))
     check(recording, tmp_path_factory, capsys)

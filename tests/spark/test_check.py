@@ -62,6 +62,7 @@ def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
         assert "http://" not in text.replace("http://www.w3.org/", "")
         assert "https://" not in text
         assert "<script" not in text
+        assert "Data asset" not in text
     out = io.StringIO()
     check.print_checked(checked, warehouse, check.console_on(out))
     assert "not checked, because there are no rows: topic_names" in out.getvalue()

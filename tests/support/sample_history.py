@@ -231,6 +231,14 @@ _ROWS: dict[str, Rows] = {
 }
 
 _NO_LOSS = dict.fromkeys(("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"))
+_NO_CHANGE: dict[str, Any] = {
+    **dict.fromkeys(
+        ("status_then", "status", "severity_then", "severity", "lag_then", "lag", "members_then", "members")
+    ),
+    "rebalances": 0,
+    "new_at": None,
+    "vanished_at": None,
+}
 _NO_LAG: dict[str, Any] = dict.fromkeys(
     (
         "committed_offset",
@@ -325,6 +333,24 @@ ASKED: dict[str, tuple[str, Rows]] = {
                 "joins": 3, "expired": 1, "first_joined_at": "2026-03-04T12:00:00Z",
                 "last_joined_at": "2026-03-04T12:02:00Z", "shortest_stay_seconds": 30.0,
             }
+        ],
+    ),
+    "group_changes": (
+        "SELECT * FROM group_changes('2026-03-04T12:00:10Z') ORDER BY group_id",
+        [
+            _NO_CHANGE | {
+                "group_id": "audit", "status": "UNKNOWN", "severity": 3, "lag": 0, "members_then": 0,
+                "new_at": "2026-03-04T12:01:00Z",
+            },
+            _NO_CHANGE | {
+                "group_id": "billing", "status_then": "OK", "status": "STALL", "severity_then": 1, "severity": 6,
+                "lag_then": 0, "lag": 100, "members_then": 2, "members": 2, "rebalances": 4,
+            },
+            _NO_CHANGE | {"group_id": "connect", "members_then": 0, "new_at": "2026-03-04T12:01:00Z"},
+            _NO_CHANGE | {
+                "group_id": "gone", "members_then": 1, "members": 0, "vanished_at": "2026-03-04T12:09:00Z",
+            },
+            _NO_CHANGE | {"group_id": "silent", "members_then": 0, "new_at": "2026-03-04T12:01:00Z"},
         ],
     ),
     "group_timeline": (

@@ -54,9 +54,7 @@ def test_diff_in_a_quiet_time_finds_no_member_or_owner(simulated: Config) -> Non
 
 
 def test_diff_before_the_history_or_of_an_unknown_group_raises(simulated: Config) -> None:
-    with pytest.raises(
-        QueryError, match="history of 'billing' begins after 2026-03-04 11:00:00 UTC: give a later time"
-    ):
+    with pytest.raises(QueryError, match=r"history of 'billing' begins at 2026-03-04T12:0.*Z: give a later time"):
         list(differences(warehouse_of(simulated), "billing", at(-60), at(5)))
     with pytest.raises(QueryError, match="did you mean billing"):
         list(differences(warehouse_of(simulated), "biling", at(1), at(5)))

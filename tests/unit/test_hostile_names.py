@@ -17,7 +17,7 @@ from grouptrail.query.formats import TextFormat
 from grouptrail.query.show_group import show_group
 from grouptrail.query.show_lag import show_lag
 from grouptrail.query.sql import run_sql
-from grouptrail.report.timeline import timeline_page
+from grouptrail.report.timeline import timeline_page, timeline_rows
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql import datafusion_literal
 from support import queries
@@ -192,7 +192,7 @@ def test_timeline_page_hostile_group_name_adds_no_html_tags(simulated: Config, n
     """The page has as many elements for any name; browser tests check what it shows."""
 
     def page(group: str) -> str:
-        return timeline_page(warehouse_of(simulated), group, since=None, until=None)
+        return timeline_page(timeline_rows(warehouse_of(simulated), group, since=None, until=None))
 
     def tags(text: str) -> list[str]:
         return re.findall(r"<(?:/?script|img|iframe)\b", re.sub(r"<title>.*?</title>", "", text, flags=re.DOTALL))

@@ -226,7 +226,7 @@ def test_show_group_coordinator_partition_mismatch_is_reported(warehouse: Config
 
 def test_show_group_before_its_history_raises(warehouse: Config) -> None:
     """Whether the group existed at that time is unknown."""
-    with pytest.raises(QueryError, match="history of billing begins after 2026-03-04T11:59:00Z: give a later --at"):
+    with pytest.raises(QueryError, match=r"history of 'billing' begins at 2026-03-04T12:0.*Z: give a later time"):
         shown(warehouse, at(-1))
 
 
@@ -284,9 +284,7 @@ def test_show_group_without_members_prints_its_committed_offsets(standalone: Con
 
 
 def test_show_group_without_members_before_its_first_commit_raises(standalone: Config) -> None:
-    with pytest.raises(
-        QueryError, match="history of standalone begins after 2026-03-04T11:59:00Z: give a later --at"
-    ):
+    with pytest.raises(QueryError, match=r"history of 'standalone' begins at 2026-03-04T12:0.*Z: give a later time"):
         described(standalone, "standalone", at=at(-1), generations=1)
 
 

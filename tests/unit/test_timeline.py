@@ -29,7 +29,7 @@ from grouptrail.report.layout import (
 )
 from grouptrail.report.page import embedded
 from grouptrail.report.report import arrange_report, command
-from grouptrail.report.timeline import timeline_page
+from grouptrail.report.timeline import timeline_page, timeline_rows
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
@@ -227,6 +227,9 @@ def test_timeline_and_report_commands_write_html_files(simulated: Config, tmp_pa
     result = CliRunner().invoke(cli.app, arguments)
     assert (result.exit_code, result.stdout) == (0, f"{out}: open it in a browser\n")
     assert "<title>billing – grouptrail</title>" in out.read_text("utf-8")
+    assert result.stderr == ""
+    result = CliRunner().invoke(cli.app, [*arguments[:4], "--from", "2026-03-01", "-o", str(out)])
+    assert re.fullmatch(r"its history begins at 2026-03-04 12:0\d:\d\d UTC\n", result.stderr)
     result = CliRunner().invoke(cli.app, ["report", "--warehouse", simulated.warehouse, "--out", str(out)])
     assert result.exit_code == 0
     assert "<title>default – grouptrail</title>" in out.read_text("utf-8")
@@ -253,7 +256,7 @@ def test_timeline_and_report_commands_invalid_input_exits_with_message(
 
 def test_timeline_page_loads_no_external_resources(simulated: Config) -> None:
     """No scripts, styles, images or fonts."""
-    text = timeline_page(warehouse_of(simulated), "billing", since=None, until=None)
+    text = timeline_page(timeline_rows(warehouse_of(simulated), "billing", since=None, until=None))
     assert re.findall(r"""(?:src|href)\s*=|@import|url\(""", text) == []
     assert set(re.findall(r"https?://[^\s\"'<]+", text)) == {"http://www.w3.org/2000/svg"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from grouptrail.config import Config
 from grouptrail.report.report import report_page
-from grouptrail.report.timeline import timeline_page
+from grouptrail.report.timeline import timeline_page, timeline_rows
 from grouptrail.runtime.warehouses import warehouse_of
 from support.chromium import Browser, Page
 from support.from_config import SAMPLE_SECONDS
@@ -76,7 +76,7 @@ def shown_seconds(page: Page) -> float:
 
 
 def timeline(config: Config, group: str) -> str:
-    return timeline_page(warehouse_of(config), group, since=None, until=None)
+    return timeline_page(timeline_rows(warehouse_of(config), group, since=None, until=None))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -363,7 +363,7 @@ def test_timeline_draws_a_rollout_above_the_rebalances_of_it(opened: Open, tmp_p
     config = Config(warehouse=str(tmp_path / "lake"))
     deployed(config)
     lay(config, "ingest_progress", {"landed_at": at(90)})
-    page = opened(timeline_page(warehouse_of(config), "deployed", since=None, until=None))
+    page = opened(timeline_page(timeline_rows(warehouse_of(config), "deployed", since=None, until=None)))
     page.drawn()
     assert texts(page, "#head text.name")[:3] == ["time, UTC", "rollouts", "rebalances"]
     rollout, mark = box(page, "rect.rollout"), box(page, ".mark", 1)

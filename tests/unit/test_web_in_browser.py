@@ -33,6 +33,7 @@ PAGES = {
     "groups": "/",
     "topics": "/topics",
     "rebalances": "/rebalances",
+    "changes": "/changes?since=deploy",
     "group": "/groups/billing",
     "group-deployed": "/groups/deployed",
     "rollouts": "/rollouts/deployed",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,123 @@ def test_rebalances_without_history_are_none(tmp_path: Path) -> None:
     site = Site(config)
     assert listed(site, "rebalances")["total"] == 0
     assert "There were none in this time" in site.get("/rebalances")
+
+
+def changed(site: Site, query: str) -> dict[str, dict[str, Any]]:
+    return {row["group_id"]: row for row in listed(site, f"changes{query}")["changes"]}
+
+
+@pytest.fixture(scope="module")
+def changes(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Return a site on which one group's verdict became worse, one's better, and one's is as it was two hours ago."""
+    config = configured(tmp_path_factory.mktemp("changes"))
+    before, began = now() - timedelta(hours=2), now() - timedelta(days=3)
+    lay(
+        config,
+        "consumer_lag",
+        *(
+            lag_row(0, group_id=group, status=status, lag=lag, sampled_at=sampled_at)
+            for sampled_at, groups in (
+                (before, {"worse": ("OK", 0), "better": ("STOP", 9), "same": ("WARN", 5)}),
+                (now(), {"worse": ("STOP", 70), "better": ("OK", 0), "same": ("WARN", 6)}),
+            )
+            for group, (status, lag) in groups.items()
+        ),
+    )
+    lay(config, "ingest_progress", {"batch_id": 0, "landed_at": began}, {"batch_id": 1, "landed_at": now()})
+    lay(
+        config,
+        "memberships",
+        *(
+            {"group_id": group, "member_id": member, "client_id": client, "joined_at": joined, "left_at": left}
+            | {"began": "joined", "ended": left and "left", "incarnation": 1, "client_host": f"/{member}"}
+            for group, client, old, new, moved in (
+                ("deployed", "g", "g-1", "g-2", now() - timedelta(minutes=50)),
+                ("deployed", "h", "h-1", "h-2", now() - timedelta(minutes=49)),
+            )
+            for member, joined, left in ((old, began, moved), (new, moved + timedelta(seconds=5), None))
+        ),
+        {"group_id": "shrunk", "member_id": "s-1", "joined_at": began, "left_at": now(), "began": "joined"},
+    )
+    for table in ("generations", "group_states", "offset_commits"):
+        lay(config, table, {"group_id": "same", **_FIRST[table](began)})
+    lay(config, "rebalances", {"group_id": "same", "to_generation": 4, "at": before, "cause": "member_joined"})
+    lay(config, "partition_ownership")
+    return Site(config)
+
+
+_FIRST: dict[str, Callable[[datetime], dict[str, Any]]] = {
+    "generations": lambda at: {"generation": 1, "started_at": at},
+    "group_states": lambda at: {"state": "Stable", "started_at": at},
+    "offset_commits": lambda at: {"topic": "orders", "record_at": at, "is_tombstone": False},
+}
+
+
+def test_changes_are_of_groups_that_are_not_as_they_were_the_most_worrying_first(changes: Site) -> None:
+    rows = changed(changes, "?since=100m")
+    assert list(rows) == ["shrunk"]  # two hours ago is too old to compare with
+    rows = changed(changes, "?since=119m")
+    assert list(rows) == ["worse", "shrunk", "better"]
+    assert rows["worse"] | {"members": 1} == {
+        **dict.fromkeys(("members_then", "new_at", "vanished_at")),
+        "group_id": "worse",
+        "status_then": "OK",
+        "status": "STOP",
+        "severity_then": 1,
+        "severity": 5,
+        "lag_then": 0,
+        "lag": 70,
+        "members": 1,
+        "rebalances": 0,
+    }
+    assert (rows["shrunk"]["members_then"], rows["shrunk"]["members"]) == (1, 0)
+    page = changes.get("/changes?since=119m")
+    assert '<span class="faint">0 →</span> 70' in page
+    assert changed(changes, "?since=3h")["same"]["rebalances"] == 1
+    assert "/rebalances?group=same&amp;from=" in changes.get("/changes?since=3h")
+
+
+def test_changes_since_the_last_deploy_begin_with_the_newest_rollout(changes: Site) -> None:
+    answer = listed(changes, "changes?since=deploy")
+    assert answer["rollout"]["group_id"] == "deployed"
+    assert answer["since"] == answer["rollout"]["started_at"]
+    assert "since the newest rollout, of" in changes.get("/changes?since=deploy")
+
+
+def test_changes_without_a_rollout_or_with_a_wrong_time_say_what_to_give(changes: Site, topics: Site) -> None:
+    assert "no rollout of a group is known" in topics.get("/api/v1/changes?since=deploy", status=404)
+    changes.get("/changes?since=shoe", status=400)
+    assert "is not before" in changes.get("/api/v1/changes?since=2099-01-01T00:00:00Z", status=404)
+    assert "No group has changed" in topics.get("/changes?since=1h")
+
+
+def test_index_leads_to_what_has_changed(topics: Site) -> None:
+    assert '<a href="/changes?since=deploy">the last deploy</a>' in topics.get("/")
+
+
+def test_topic_has_the_lag_of_its_groups_over_time(tmp_path: Path) -> None:
+    """A round that a slice of time has in part, and lag that is unknown of one partition, are no figures."""
+    config = configured(tmp_path)
+    minute = now().replace(second=0, microsecond=0) - timedelta(minutes=10)
+    rounds = {0: {0: 5, 1: 7}, 1: {0: 6, 1: None}, 2: {0: 9}, 3: {0: 1, 1: 2}}
+    lay(
+        config,
+        "consumer_lag",
+        *(
+            lag_row(partition, lag=lag, sampled_at=minute + timedelta(minutes=number, seconds=5))
+            for number, of_round in rounds.items()
+            for partition, lag in of_round.items()
+        ),
+        *(lag_row(partition) for partition in (0, 1)),
+    )
+    site = Site(config)
+    since, until = minute, minute + timedelta(minutes=5)
+    topic = listed(site, f"topics/orders?from={since:%Y-%m-%dT%H:%M:%SZ}&to={until:%Y-%m-%dT%H:%M:%SZ}")
+    assert topic["from"] == f"{since:%Y-%m-%dT%H:%M:%S}Z"
+    (billing,) = topic["consumers"]
+    assert [point["lag"] for point in billing["points"]] == [12, None, None, 3]
+    assert "max 12" in site.get(f"/topics/orders?from={since:%Y-%m-%dT%H:%M:%SZ}&to={until:%Y-%m-%dT%H:%M:%SZ}")
+    site.get("/topics/orders?from=now&to=1h", status=400)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from grouptrail.cli.options import (
     parse_past_time,
     parse_time,
 )
-from grouptrail.console.progress import print_now
+from grouptrail.console.progress import print_note, print_now
 from grouptrail.runtime.warehouses import warehouse_of
 
 
@@ -168,11 +168,15 @@ def timeline(
     if since and until and since >= until:
         raise typer.BadParameter(f"'{to}' is not after --from", param_hint="--to")
     warehouse = warehouse_of(options.load_stored())
+    from grouptrail.report.group_rows import moment
     from grouptrail.report.page import write
-    from grouptrail.report.timeline import timeline_page
+    from grouptrail.report.timeline import timeline_page, timeline_rows
 
-    write(timeline_page(warehouse, group, since=since, until=until), out)
+    rows = timeline_rows(warehouse, group, since=since, until=until)
+    write(timeline_page(rows), out)
     print_now(f"{out}: open it in a browser")
+    if since and since < moment(rows.first_us):
+        print_note(f"its history begins at {moment(rows.first_us):%Y-%m-%d %H:%M:%S} UTC")
 
 
 def report(options: ConfigOptions, out: OutputFile = Path("report.html")) -> None:

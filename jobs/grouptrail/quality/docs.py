@@ -32,6 +32,8 @@ _STRIPPED = re.compile(
     r"|<style\b.*?</style>|<footer\b.*?</footer>",
     re.DOTALL | re.IGNORECASE,
 )
+# The suite, which has the table's name, stands above it; Great Expectations knows no name of rows in memory.
+_NO_ASSET = re.compile(r"\s*Data asset: None<br>")
 _ELSEWHERE = re.compile(r"""\s(?:href|src|srcset|action|poster)\s*=\s*(["'])\s*(?:https?:)?//.*?\1""", re.IGNORECASE)
 _UP = re.compile(r"""href=(["'])(?:\.\./)+index\.html\1""")
 _SUITE = re.compile(r"""\shref=(["'])(?:\.\./)+expectations/.*?\1""")
@@ -50,6 +52,7 @@ class Entry:
 def offline(text: str) -> str:
     """Return the page without external resources and scripts, linked to the index in the same folder."""
     text = _ELSEWHERE.sub("", _STRIPPED.sub("", text))
+    text = _NO_ASSET.sub("", text)
     text = _SUITE.sub("", _UP.sub('href="index.html"', text))
     return re.sub(r"<head\b[^>]*>", lambda head: head[0] + _POLICY + _STYLE, text, count=1, flags=re.IGNORECASE)
 

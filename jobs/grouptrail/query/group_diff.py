@@ -9,7 +9,6 @@ from typing import Any, Literal, TextIO
 
 from grouptrail.console.progress import print_note
 from grouptrail.query.document import Block, Grid, Heading, Line, footer, write_document
-from grouptrail.query.errors import BeforeHistoryError, QueryError
 from grouptrail.query.formats import RowsFormat, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.show_group import TABLES, describe_group
@@ -81,10 +80,7 @@ def diff_group(
 def differences(warehouse: Warehouse, group_id: str, first: datetime, second: datetime) -> Iterator[Difference]:
     """Yield what differs in a group between two moments."""
     tables = SqlSnapshot(warehouse, {*TABLES, _LAG_TABLE})
-    try:
-        before, after = (describe_group(tables, group_id, at=at, generations=1) for at in (first, second))
-    except BeforeHistoryError as error:
-        raise QueryError(f"the history of {group_id!r} begins after {_text(first)}: give a later time") from error
+    before, after = (describe_group(tables, group_id, at=at, generations=1) for at in (first, second))
     for what, column in _OF_GROUP.items():
         yield from _unlike(what, {"": before[column]}, {"": after[column]})
     yield from _unlike("members", {"": len(before["members"])}, {"": len(after["members"])})

@@ -67,6 +67,11 @@ WHERE cluster = :cluster AND group_id = :group AND started_at <= :time
 ORDER BY record_offset DESC
 LIMIT 1
 """
+_FIRST = {
+    "generations": "SELECT min(started_at) AS at FROM generations WHERE cluster = :cluster AND group_id = :group",
+    COMMITS: f"SELECT min(record_at) AS at FROM {COMMITS} WHERE cluster = :cluster AND group_id = :group",
+}
+"""By table: when the first row of a group was."""
 _STATE = """
 SELECT state, evidence, not_before, started_at AS state_since, note AS state_note
 FROM group_states
@@ -138,6 +143,10 @@ def _write_csv(group: Row, out: TextIO) -> None:
     write_rows(names, ([row[name] for name in names] for row in rows), out, format="csv")
 
 
+def _first_times(tables: SqlSnapshot, ask: Callable[[str], list[Row]]) -> list[str | None]:
+    return [ask(sql)[0]["at"] for name, sql in _FIRST.items() if name in tables.versions]
+
+
 def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, generations: int) -> Row:
     """Return the group with its `members` and `generations`, newest first, from `TABLES`; times are UTC in ISO 8601.
 
@@ -162,7 +171,7 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     last = ask(_GENERATIONS)
     committed = None if last else _committed(tables, ask)
     if not last and committed is None:
-        raise BeforeHistoryError(f"the history of {group_id} begins after {at:%Y-%m-%dT%H:%M:%SZ}: give a later --at")
+        raise BeforeHistoryError(group_id, min(filter(None, _first_times(tables, ask))))
     now = last[0] if last else dict.fromkeys((*_OF_GROUP, *_OF_ASSIGNMENT))
     states = ask(_STATE)
     members = ask(views["members_at"].sql + " ORDER BY client_id, member_id")

@@ -40,17 +40,19 @@ FROM (
 ORDER BY abs(moved) DESC NULLS LAST, group_id, topic
 """
 _VANISHED = "SELECT * FROM vanished_groups WHERE vanished_at >= :since ORDER BY vanished_at DESC, group_id"
-# A rebalance also says when the one before it was, of which retention may have removed the row.
+# A rebalance also says when the one before it was, of which retention may have removed the row. What is deleted first
+# was there before.
 _NEW = """
 SELECT group_id, min(at) AS first_at
 FROM (
-  SELECT group_id, started_at AS at FROM generations WHERE cluster = :cluster
-  UNION ALL SELECT group_id, coalesce(not_before, started_at) AS at FROM group_states WHERE cluster = :cluster
-  UNION ALL SELECT group_id, coalesce(previous_at, at) AS at FROM rebalances WHERE cluster = :cluster
-  UNION ALL SELECT group_id, record_at AS at FROM offset_commits WHERE cluster = :cluster
+  SELECT group_id, started_at AS at, FALSE AS is_end FROM generations WHERE cluster = :cluster
+  UNION ALL
+  SELECT group_id, coalesce(not_before, started_at), state = 'Dead' FROM group_states WHERE cluster = :cluster
+  UNION ALL SELECT group_id, coalesce(previous_at, at), FALSE FROM rebalances WHERE cluster = :cluster
+  UNION ALL SELECT group_id, record_at, is_tombstone FROM offset_commits WHERE cluster = :cluster
 )
 GROUP BY group_id
-HAVING min(at) >= :since
+HAVING min(at) >= :since AND coalesce(min(CASE WHEN is_end THEN at END) > min(at), TRUE)
 ORDER BY first_at DESC, group_id
 """
 _READ_SINCE = "SELECT CAST(min(landed_at) AS BIGINT) AS at FROM ingest_progress WHERE cluster = :cluster"

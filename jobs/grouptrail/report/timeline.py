@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from grouptrail.report.group_rows import TABLES, read_group
+from grouptrail.report.group_rows import TABLES, GroupRows, read_group
 from grouptrail.report.layout import arrange, visible
 from grouptrail.report.page import page
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -14,7 +14,13 @@ SCRIPTS = ("shared", "view", "head", "lanes", "lag", "timeline")
 """The parts of the timeline's script, in their order."""
 
 
-def timeline_page(warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None) -> str:
-    """Return the page of a group between two times; see `read_group` for defaults and errors."""
-    rows = read_group(SqlSnapshot(warehouse, TABLES), group_id, since=since, until=until, has_rollouts=True)
-    return page("timeline", SCRIPTS, title=f"{visible(group_id)} – grouptrail", data=arrange(rows))
+def timeline_rows(
+    warehouse: Warehouse, group_id: str, *, since: datetime | None, until: datetime | None
+) -> GroupRows:
+    """Return what the page of a group between two times shows; see `read_group` for defaults and errors."""
+    return read_group(SqlSnapshot(warehouse, TABLES), group_id, since=since, until=until, has_rollouts=True)
+
+
+def timeline_page(rows: GroupRows) -> str:
+    """Return the page."""
+    return page("timeline", SCRIPTS, title=f"{visible(rows.group_id)} – grouptrail", data=arrange(rows))

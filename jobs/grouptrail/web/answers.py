@@ -306,13 +306,18 @@ class Rebalance(Answer):
     duration_of: str | None = _column("rebalances", "duration_of")
 
 
-class PartitionPoint(Answer):
-    """A partition's newest sample in a slice of time."""
+class LagPoint(Answer):
+    """The lag in a slice of time."""
 
     at: datetime = Field(description="The begin of the slice.")
+    lag: int | None = Field(description="The greatest lag in the slice. Null: unknown.")
+
+
+class PartitionPoint(LagPoint):
+    """A partition's newest sample in a slice of time."""
+
     committed_offset: int | None = _column("consumer_lag", "committed_offset")
     log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
-    lag: int | None = Field(description="The greatest lag in the slice. Null: unknown.")
 
 
 class GroupPartition(Answer):
@@ -439,6 +444,64 @@ class Topics(Answer):
     topics: list[TopicSummary]
 
 
+class ChangesQuery(Parameters):
+    """The parameters of what has changed."""
+
+    since: Literal["deploy"] | Moment | None = Field(
+        default=None,
+        union_mode="left_to_right",
+        description="The time to compare with, or `deploy`: the begin of the newest rollout. Default: an hour ago.",
+    )
+    cluster: str = Field(default="", max_length=1000, description="The cluster. Default: the first.")
+    page: int = Field(default=1, ge=1, le=1_000_000)
+    per_page: int = Field(default=100, ge=1, le=500)
+
+
+def _column_of_changes(name: str) -> Any:
+    """Return a field that is described as a column of the view of changed groups."""
+    return _described(next(column for column in contracts.views()["group_changes"].columns if column.name == name))
+
+
+class GroupChange(Answer):
+    """A group that is not as it was."""
+
+    group_id: str = _column_of_changes("group_id")
+    status_then: str | None = _column_of_changes("status_then")
+    status: str | None = _column_of_changes("status")
+    severity_then: int | None = _column_of_changes("severity_then")
+    severity: int | None = _column_of_changes("severity")
+    lag_then: int | None = _column_of_changes("lag_then")
+    lag: int | None = _column_of_changes("lag")
+    members_then: int | None = _column_of_changes("members_then")
+    members: int | None = _column_of_changes("members")
+    rebalances: int = _column_of_changes("rebalances")
+    new_at: datetime | None = _column_of_changes("new_at")
+    vanished_at: datetime | None = _column_of_changes("vanished_at")
+
+
+class NewestRollout(Answer):
+    """The rollout that is compared with."""
+
+    group_id: str = _column_of_rollouts("group_id")
+    started_at: datetime = _column_of_rollouts("started_at")
+
+
+class Changes(Answer):
+    """The groups of a cluster that are not as they were at a time, the most worrying first."""
+
+    notices: list[Notice]
+    cluster: str = _column("rebalances", "cluster")
+    clusters: list[str] = Field(description="All clusters.")
+    since: datetime = Field(description="The time that is compared with.")
+    until: datetime = Field(description="Now, or when the pipeline stopped.")
+    is_stale: bool = Field(description=_IS_STALE)
+    rollout: NewestRollout | None = Field(description="The newest rollout, if it is compared with.")
+    total: int = Field(description="How many groups have changed.")
+    page: int
+    pages: int
+    changes: list[GroupChange]
+
+
 class RebalancesQuery(Period):
     """The parameters of the rebalances of all groups."""
 
@@ -527,9 +590,12 @@ class Rollouts(Answer):
     rollouts: list[Rollout] = Field(description="The newest first, at most 500.")
 
 
-class TopicQuery(Parameters):
+class TopicQuery(Period):
     """The parameters of a topic."""
 
+    since: Moment | None = Field(
+        default=None, alias="from", description="Begin of the lag over time. Default: an hour before its end."
+    )
     cluster: str = Field(default="", max_length=1000, description="Its cluster. Default: the first that has it.")
     name: str | None = _NAME
 
@@ -546,6 +612,7 @@ class TopicConsumer(Answer):
     lost_records: int | None = Field(description="Offsets that were deleted before it had read them.")
     state: str | None = _column("group_states", "state")
     member_count: int | None = _column("generations", "member_count")
+    points: list[LagPoint] = Field(description="Its unread offsets over time: of each partition the most, summed up.")
 
 
 class TopicPartition(Answer):
@@ -584,6 +651,8 @@ class Topic(Answer):
     sampled_at: datetime | None = Field(description="The time of the newest sample for which a broker answered.")
     is_stale: bool = Field(description=_IS_STALE)
     produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
+    since: datetime = Field(serialization_alias="from", description="Begin of the lag over time.")
+    until: datetime = Field(serialization_alias="to")
     consumers: list[TopicConsumer] = Field(description="The slowest first.")
     partitions: list[TopicPartition]
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from markupsafe import Markup
 
-from grouptrail.web.answers import PartitionPoint
+from grouptrail.web.answers import LagPoint, PartitionPoint
 
 _SPARK = (90.0, 20.0)
 _CHART = (220.0, 24.0)
@@ -27,8 +27,8 @@ def sparkline(values: Sequence[Value]) -> Markup:
     return _picture("spark", _SPARK, _line(points, 0, max(*known, 1), _SPARK), _about("lag", known))
 
 
-def lag_chart(points: Sequence[PartitionPoint], since: datetime, until: datetime) -> Markup:
-    """Return a partition's lag between two times, from 0 to the greatest."""
+def lag_chart(points: Sequence[LagPoint], since: datetime, until: datetime) -> Markup:
+    """Return lag between two times, from 0 to the greatest."""
     lag = [(_place(point.at, since, until), point.lag) for point in points]
     known = [value for _, value in lag if value is not None]
     if not known:

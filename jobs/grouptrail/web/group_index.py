@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.query import freshness
+from grouptrail.query.views import utc_now
 from grouptrail.snapshot.reader import NO_DELETED, Snapshot, existing
 from grouptrail.snapshot.summary import EXTENT, summarize, worst_by_group
 from grouptrail.web.answers import STATUSES, Groups, GroupsQuery, GroupSummary, Notice
@@ -47,6 +48,10 @@ class ClusterGroups:
     as_of: datetime | None = None
     is_stale: bool = False
     notices: tuple[Notice, ...] = ()
+
+    def end_of(self, wanted: datetime | None) -> datetime:
+        """Return the end of the time to show: a wanted one, by default now, or when the pipeline stopped."""
+        return wanted or (self.as_of if self.is_stale else None) or utc_now()
 
     def deleted_at(self, group_id: str) -> datetime | None:
         """Return when a group was deleted, None if it was not."""

@@ -135,7 +135,7 @@ def group_page(index: GroupIndex, group_id: str, query: GroupQuery) -> GroupPage
         state = _state(tables, group_id, query.at)
         timeline = read_group(tables, group_id, since=since, until=until)
     except BeforeHistoryError as error:
-        raise PageError(HTTPStatus.NOT_FOUND, f"{str(error).rpartition(':')[0]}: give a later time") from error
+        raise PageError(HTTPStatus.NOT_FOUND, str(error)) from error
     except UnknownGroupError as error:
         if not is_known:
             raise unknown_group(group_id, known, error.near) from error

@@ -10,6 +10,8 @@ from pydantic.json_schema import models_json_schema
 from grouptrail.web.answers import (
     Answer,
     BrokersQuery,
+    Changes,
+    ChangesQuery,
     Group,
     GroupQuery,
     Groups,
@@ -35,6 +37,7 @@ OPERATIONS: dict[str, tuple[type[Parameters], type[Answer], str]] = {
     "groups": (GroupsQuery, Groups, "The groups of all clusters, or those that the parameters select."),
     "groups/{group_id}": (GroupQuery, Group, "A group now or at another time, and its history."),
     "rebalances": (RebalancesQuery, Rebalances, "The rebalances of all groups of a cluster, by cause and time."),
+    "changes": (ChangesQuery, Changes, "The groups of a cluster that are not as they were at a time."),
     "topics": (TopicsQuery, Topics, "The topics that groups consume, or those that the parameters select."),
     "rollouts/{group_id}": (RolloutsQuery, Rollouts, "The rollouts of a group, such as deploys, as one row each."),
     "topics/{topic}": (TopicQuery, Topic, "A topic: its partitions, the groups that consume it, and retention."),

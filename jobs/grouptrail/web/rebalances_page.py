@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from grouptrail.query.views import filled, utc_now
+from grouptrail.query.views import filled
 from grouptrail.storage.sql import Value
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.web.answers import GroupRebalance, Rebalances, RebalancesQuery
@@ -43,7 +43,7 @@ def rebalances_page(index: GroupIndex, query: RebalancesQuery) -> Rebalances:
     clusters = {name: index.served(name) for name in index.clusters}
     served = of_cluster(clusters, query.cluster or index.clusters[0])
     known = index.of(served.name)
-    until = query.until or (known.as_of if known.is_stale else None) or utc_now()
+    until = known.end_of(query.until)
     since = query.since or until - _DAY
     tables = SqlSnapshot(served.warehouse, ("rebalances",))
     values: dict[str, Value] = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import Literal
 
 import pyarrow as pa
@@ -16,8 +17,10 @@ from grouptrail.storage import positions
 from grouptrail.storage.rows import OpenTables
 from grouptrail.storage.schema import columns_of
 from grouptrail.storage.sql import Value, datafusion_literal
+from grouptrail.web.answers import LagPoint
 
 TREND_POINTS = 30
+TOPIC_POINTS = 120
 
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
@@ -46,6 +49,17 @@ FROM log_offsets
 WHERE cluster = :cluster AND topic = :topic AND log_start_offset IS NOT NULL AND sampled_at > :since
 GROUP BY partition
 HAVING max(sampled_at) > min(sampled_at)
+"""
+_LAG_OF_TOPIC = """
+SELECT group_id, slot, count(*) AS partitions, CASE WHEN count(lag) = count(*) THEN sum(lag) END AS lag
+FROM (
+  SELECT group_id, partition, CAST(sampled_at AS BIGINT) / :step AS slot, max(lag) AS lag
+  FROM consumer_lag
+  WHERE cluster = :cluster AND topic = :topic AND sampled_at >= :since AND sampled_at <= :until
+  GROUP BY group_id, partition, slot
+)
+GROUP BY group_id, slot
+ORDER BY group_id, slot
 """
 # Not the sum: a round may have several samples of a partition, and telling them apart takes ten times as long.
 _ROUNDS = """
@@ -98,6 +112,28 @@ class Recent:
             rows = self._rows(_LOG_STARTS, {"topic": topic, "since": newest - _DAY})
         return {row["partition"]: float(row["rate"]) for row in rows.to_pylist()}
 
+    def lag_of_topic(self, topic: str, since: datetime, until: datetime) -> dict[str, list[LagPoint]]:
+        """Return the unread offsets in a topic over time, by group.
+
+        A slice has at least one round of samples. One that a round has reached in part has no lag.
+        """
+        step = max((until - since) / TOPIC_POINTS, timedelta(seconds=2 * self._cluster.sample_seconds))
+        values: dict[str, Value] = {"topic": topic, "since": since, "until": until}
+        values["step"] = step // timedelta(microseconds=1)
+        with self._reading:
+            if self._tables.get("consumer_lag") is None:
+                return {}
+            rows = self._rows(_LAG_OF_TOPIC, values).to_pylist()
+        points: dict[str, list[LagPoint]] = {}
+        for group_id, of_group in groupby(rows, lambda row: row["group_id"]):
+            slices = list(of_group)
+            counts = [row["partitions"] for row in slices]
+            points[group_id] = [
+                LagPoint(at=datetime.fromtimestamp(0, UTC) + row["slot"] * step, lag=row["lag"] if is_whole else None)
+                for row, is_whole in zip(slices, _are_whole(counts), strict=True)
+            ]
+        return points
+
     def trends(self, partitions: Mapping[str, int], until: datetime | None) -> dict[str, list[int | None]]:
         """Return the lag of some groups in the hour before a time, oldest first.
 
@@ -136,6 +172,12 @@ class Recent:
 
     def _rows(self, sql: str, values: Mapping[str, Value]) -> pa.Table:
         return self._tables.rows(filled(sql, {**values, "cluster": self._cluster.name}))
+
+
+def _are_whole(counts: Sequence[int]) -> list[bool]:
+    """Return of which slices of time the rounds are whole: those with as many partitions as a slice beside them."""
+    beside = [[*counts[max(place - 1, 0) : place], *counts[place + 1 : place + 2]] for place in range(len(counts))]
+    return [not others or count >= min(others) for count, others in zip(counts, beside, strict=True)]
 
 
 def _within(slot: int, length: timedelta) -> str:

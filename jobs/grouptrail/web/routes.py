@@ -15,6 +15,7 @@ from grouptrail.report.page import embedded
 from grouptrail.snapshot.state import STATES
 from grouptrail.web.answers import (
     BrokersQuery,
+    ChangesQuery,
     Group,
     GroupQuery,
     GroupsQuery,
@@ -27,6 +28,7 @@ from grouptrail.web.answers import (
     TopicsQuery,
 )
 from grouptrail.web.broker_page import broker_page
+from grouptrail.web.changes_page import changes_page
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.group_page import GroupPage, group_page
 from grouptrail.web.openapi import API, description
@@ -63,6 +65,11 @@ def list_pages(index: GroupIndex) -> Blueprint:
         answer = rebalances_page(index, query)
         return render_template("rebalances.html", answer=answer, query=query, given=request.args)
 
+    @routes.get("/changes")
+    def show_changes() -> str:
+        answer = changes_page(index, asked(ChangesQuery))
+        return render_template("changes.html", answer=answer, given=request.args)
+
     @routes.get(f"{API}groups")
     def answer_groups() -> Response:
         return json_answer(index.groups(asked(GroupsQuery)))
@@ -70,6 +77,10 @@ def list_pages(index: GroupIndex) -> Blueprint:
     @routes.get(f"{API}topics")
     def answer_topics() -> Response:
         return json_answer(topics_page(index, asked(TopicsQuery)))
+
+    @routes.get(f"{API}changes")
+    def answer_changes() -> Response:
+        return json_answer(changes_page(index, asked(ChangesQuery)))
 
     @routes.get(f"{API}rebalances")
     def answer_rebalances() -> Response:
@@ -86,9 +97,9 @@ def pages(index: GroupIndex) -> Blueprint:
         query = asked(GroupQuery)
         return group_page(index, group_id if query.name is None else query.name, query), query
 
-    def requested_topic(topic: str) -> Topic:
+    def requested_topic(topic: str) -> tuple[Topic, TopicQuery]:
         query = asked(TopicQuery)
-        return topic_page(index, topic if query.name is None else query.name, query)
+        return topic_page(index, topic if query.name is None else query.name, query), query
 
     @routes.get("/groups/", defaults={"group_id": ""})
     @routes.get("/groups/<name:group_id>")
@@ -114,9 +125,9 @@ def pages(index: GroupIndex) -> Blueprint:
     def show_topic(topic: str) -> str | AnyResponse:
         if not topic and "name" not in request.args:
             return _redirect("/topics")
-        answer = requested_topic(topic)
+        answer, query = requested_topic(topic)
         clusters = index.clusters_of("topic", answer.topic)
-        return render_template("topic.html", answer=answer, clusters=clusters)
+        return render_template("topic.html", answer=answer, query=query, clusters=clusters)
 
     @routes.get(f"{API}groups/", defaults={"group_id": ""})
     @routes.get(f"{API}groups/<name:group_id>")
@@ -127,7 +138,8 @@ def pages(index: GroupIndex) -> Blueprint:
     @routes.get(f"{API}topics/", defaults={"topic": ""})
     @routes.get(f"{API}topics/<name:topic>")
     def answer_topic(topic: str) -> Response:
-        return json_answer(requested_topic(topic))
+        answer, _ = requested_topic(topic)
+        return json_answer(answer)
 
     @routes.get(f"{API}openapi.json")
     def answer_description() -> Response:

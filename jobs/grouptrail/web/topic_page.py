@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
 from difflib import get_close_matches
 from http import HTTPStatus
 from typing import Any
@@ -10,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.snapshot.summary import summarize, worst_by_group
-from grouptrail.web.answers import Topic, TopicConsumer, TopicPartition, TopicQuery
+from grouptrail.web.answers import LagPoint, Topic, TopicConsumer, TopicPartition, TopicQuery
 from grouptrail.web.group_index import ClusterGroups, GroupIndex
 from grouptrail.web.requests import PageError
 
 Row = dict[str, Any]
+
+_HOUR = timedelta(hours=1)
 
 
 def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
@@ -35,6 +39,9 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
     if known.is_stale:
         shown = [partition.model_copy(update={"time_to_loss_seconds": None}) for partition in shown]
     rates = [partition.produce_rate for partition in shown if partition.produce_rate is not None]
+    until = known.end_of(query.until)
+    since = query.since or until - _HOUR
+    points = index.recent(known.cluster).lag_of_topic(topic, since, until)
     return Topic(
         notices=list(known.notices),
         cluster=known.cluster,
@@ -42,17 +49,21 @@ def topic_page(index: GroupIndex, topic: str, query: TopicQuery) -> Topic:
         sampled_at=known.sampled_at,
         is_stale=known.is_stale,
         produce_rate=sum(rates) if rates else None,
-        consumers=_consumers(known, rows),
+        since=since,
+        until=until,
+        consumers=_consumers(known, rows, points),
         partitions=shown,
     )
 
 
-def _consumers(known: ClusterGroups, rows: pa.Table) -> list[TopicConsumer]:
+def _consumers(known: ClusterGroups, rows: pa.Table, points: Mapping[str, list[LagPoint]]) -> list[TopicConsumer]:
     worst = worst_by_group(summarize(rows)).join(
         known.rows.select(["group_id", "state", "member_count"]), "group_id", join_type="left outer"
     )
-    names = list(TopicConsumer.model_fields)
-    consumers = [TopicConsumer.model_validate(row) for row in worst.select(names).to_pylist()]
+    names = [name for name in TopicConsumer.model_fields if name != "points"]
+    consumers = [
+        TopicConsumer(**row, points=points.get(row["group_id"], [])) for row in worst.select(names).to_pylist()
+    ]
     return sorted(consumers, key=lambda one: (-(one.lag_seconds or 0), -(one.lag or 0), one.group_id))
 
 
