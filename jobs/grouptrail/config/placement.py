@@ -17,7 +17,7 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 # Clusters of one configuration share these: one Spark application writes all of them into one warehouse and serves
 # their metrics at one address.
-_SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain")
+SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain")
 _SHARED_OF_EXPORTER = (
     *("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca"),
     *("basic_auth_user", "basic_auth_password"),
@@ -54,7 +54,7 @@ def _cluster_problems(setting: Setting, clusters: Sequence[str]) -> Iterator[str
     elif any(other != name and variable_name(other) == variable_name(name) for other in clusters):
         yield f"{setting.place}: two clusters have the same name in environment variables: rename one"
     section, key = [*setting.path, ""][:2]
-    if section in _SHARED or (section == "exporter" and key in _SHARED_OF_EXPORTER):
+    if section in SHARED or (section == "exporter" and key in _SHARED_OF_EXPORTER):
         yield f"{setting.place}: all clusters share this setting: move it out of [clusters.{name}]"
 
 

@@ -7,7 +7,15 @@ import os
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, PlainValidator, SecretStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    SecretStr,
+    WithJsonSchema,
+)
 
 from grouptrail.console.times import TimeZoneError, time_zone
 from grouptrail.locations import is_uri, normalized, shown
@@ -101,7 +109,11 @@ def _parse_group_seconds(value: Any) -> tuple[tuple[str, float], ...]:
     return pairs
 
 
-ClientSetting = Annotated[str | SecretStr, PlainValidator(_as_text)]
+_TEXTS = WithJsonSchema({"type": "array", "items": {"type": "string"}})
+
+ClientSetting = Annotated[
+    str | SecretStr, PlainValidator(_as_text), WithJsonSchema({"type": ["string", "number", "boolean"]})
+]
 Location = Annotated[str, Field(min_length=1), AfterValidator(normalized), PlainSerializer(shown, when_used="json")]
 WarehouseLocation = Annotated[Location, AfterValidator(_check_warehouse)]
 SplitText = BeforeValidator(_split)
@@ -113,9 +125,11 @@ GroupSeconds = Annotated[
     tuple[tuple[str, float], ...],
     BeforeValidator(_parse_group_seconds),
     PlainSerializer(lambda pairs: [f"{pattern}:{seconds:g}" for pattern, seconds in pairs]),
+    _TEXTS,
 ]
 ThinningSteps = Annotated[
     tuple[tuple[float, int], ...],
     BeforeValidator(_parse_thinning),
     PlainSerializer(lambda steps: [f"{days:g}:{seconds}" for days, seconds in steps]),
+    _TEXTS,
 ]
