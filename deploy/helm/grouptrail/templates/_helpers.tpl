@@ -111,12 +111,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- range $name := list "warehouse" "checkpoints" }}
 {{- $location := get $config $name }}
-{{- if and $location (not (contains "://" $location)) (not (hasPrefix (include "grouptrail.folder" $) $location)) }}
+{{- if and $location (not (contains "://" $location)) (not (hasPrefix (printf "%s/" (include "grouptrail.folder" $)) $location)) }}
 {{- fail (printf "config.%s: %s is not on the volume: choose a folder below %s, or the URI of an object store" $name $location (include "grouptrail.folder" $)) }}
 {{- end }}
 {{- end }}
-{{- if regexMatch "^(127\\.|localhost:|\\[::1\\])" $config.exporter.listen }}
-{{- fail (printf "config.exporter.listen: nothing outside of the pod can connect to %s: use 0.0.0.0:9308" $config.exporter.listen) }}
+{{- if regexMatch "^$|^(127\\.|localhost:|\\[::1\\])" $config.exporter.listen }}
+{{- fail "config.exporter.listen: nothing outside of the pod can connect to that: use 0.0.0.0:9308" }}
 {{- end }}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) }}
 {{- fail "ingress.hosts: name the host of the pages, such as grouptrail.example.com" }}
