@@ -32,7 +32,8 @@ RUNBOOKS, METRICS = ROOT / "docs" / "runbooks.md", ROOT / "docs" / "metrics.md"
 BOARDS: dict[str, Any] = {path.stem: json.loads(path.read_text("utf-8")) for path in sorted(BUILT.iterdir())}
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in board["panels"] if panel["type"] != "row"]
 GROUPS = [group for path in RULES for group in yaml.safe_load(path.read_text("utf-8"))["groups"]]
-ALERTS = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS = [rule for group in GROUPS for rule in group["rules"] if "alert" in rule]
+RECORDED = [rule for group in GROUPS for rule in group["rules"] if "record" in rule]
 KNOWN_VALUES = {"status": set(families.STATUSES), "state": set(families.STATES)}
 
 # Prometheus' own metric of alerts, with the labels that the rules set.
@@ -71,6 +72,7 @@ def expressions() -> Iterator[tuple[str, str]]:
                 assert match, variable
                 yield f"{name}: ${variable['name']}", f"count by ({match[2]}) ({match[1]})"
     yield from ((rule["alert"], rule["expr"]) for rule in ALERTS)
+    yield from ((rule["record"], rule["expr"]) for rule in RECORDED)
     questions = METRICS.read_text("utf-8").partition("## Questions")[2].partition("##")[0]
     for question, expression in re.findall(r"^\| (.*?) \| `(.*)` \|$", questions, re.MULTILINE):
         yield question, expression.replace(r"\|", "|")
@@ -218,6 +220,21 @@ def test_every_alert_has_a_promtool_test_and_all_pass() -> None:
     tested = "".join(path.read_text("utf-8") for path in RULE_TESTS)
     assert [rule["alert"] for rule in ALERTS if f'alertname="{rule["alert"]}"' not in tested.replace(": ", "=")] == []
     _promtool("test", "rules", *RULE_TESTS)
+
+
+def test_every_recorded_series_is_listed_and_has_a_promtool_test() -> None:
+    readme = (ROOT / "dashboards" / "README.md").read_text("utf-8")
+    names = [rule["record"] for rule in RECORDED]
+    assert names
+    assert re.findall(r"^\| `(\w+:\w+:\w+)` \|", readme, re.MULTILINE) == names
+    tested = {
+        test["expr"]
+        for path in RULE_TESTS
+        for case in yaml.safe_load(path.read_text("utf-8"))["tests"]
+        for test in case.get("promql_expr_test", ())
+        if test["exp_samples"]
+    }
+    assert set(names) <= tested
 
 
 def _promtool(*arguments: str | Path) -> None:

@@ -170,8 +170,9 @@ def _of_alerts() -> Iterator[Asked]:
     for path in RULES:
         for group in yaml.safe_load(path.read_text("utf-8"))["groups"]:
             for rule in group["rules"]:
-                if rule["alert"] not in SILENT:
-                    yield Asked(rule["alert"], _shorter(rule["expr"]), frozenset({"cluster"}))
+                name = rule.get("alert") or rule["record"]
+                if name not in SILENT:
+                    yield Asked(name, _shorter(rule["expr"]), frozenset({"cluster"}))
 
 
 def _filled(prometheus: Prometheus, variable: dict[str, Any]) -> str:
