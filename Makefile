@@ -12,7 +12,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak fleet archive dashboards docs site pins digests layouts facts clean
+.PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak fleet archive dashboards chart docs site pins digests layouts facts clean
 
 ##@ First steps
 
@@ -78,10 +78,13 @@ fleet: $(READY) ## Run healthy groups of every habit, and count the samples with
 dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 	PYTHONPATH=dashboards $(BIN)/python -m grafana dashboards/built
 
+chart: $(READY) ## Pack the Helm chart into dist/, and make the manifests of deploy/kubernetes/ from it.
+	@PYTHONPATH=deploy $(BIN)/python -m chart
+
 archive: $(READY) ## Pack grouptrail and its dependencies for a Spark cluster: dist/grouptrail.zip and dist/site-packages.zip.
 	@$(BIN)/python deploy/spark/archive.py dist
 
-docs: $(READY) ## Regenerate the reference pages: docs/tables.md, settings.md, and the lists of metrics.md and migrate.md.
+docs: $(READY) ## Regenerate the reference pages (tables, settings, lists of metrics and of chart values) and the chart's schema.
 	@PYTHONPATH=deploy $(BIN)/python -m reference
 
 site: $(READY) ## Build the documentation as HTML into dist/site/; warnings and dead links are errors.

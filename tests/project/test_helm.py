@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -283,6 +284,39 @@ def test_several_clusters_reach_grouptrail(newest: Path, tmp_path: Path) -> None
         "b": "b:9092",
     }
     assert {one.lag.stop_seconds for one in loaded} == {60}
+
+
+# --- docs/kubernetes.md --------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
+DOCUMENTED = [
+    yaml.safe_load(block)
+    for block in re.findall(r"^```yaml\n# values.yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+]
+
+
+@pytest.mark.parametrize("values", DOCUMENTED, ids=range(len(DOCUMENTED)))
+def test_documented_values_make_valid_objects_and_settings(values: Values, newest: Path, tmp_path: Path) -> None:
+    objects = render(newest, values)
+    assert list(helm_chart.problems(objects, merged(DEFAULTS, values))) == []
+    for one in objects:
+        assert_matches_schema(one, NEWEST)
+    file = tmp_path / "grouptrail.toml"
+    file.write_text(settings(objects))
+    secrets = {**values.get("secretEnv", {}), **values.get("pipeline", {}).get("secretEnv", {})}
+    assert load_config(file, {}, dict.fromkeys(secrets, "x")).exporter.listen == "0.0.0.0:9308"
+
+
+def test_documented_helm_commands_run(newest: Path, tmp_path: Path) -> None:
+    """`install`, too, as far as that needs no cluster."""
+    commands = re.findall(r"^\$ helm (?:install|template) (.*)$", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(DOCUMENTED[0]))
+    subprocess.run([newest, "package", CHART, "--destination", tmp_path / "dist"], check=True, capture_output=True)
+    for command in commands:
+        words = [newest, "template", *shlex.split(command)]
+        made = subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        assert {"Deployment", "PodMonitor", "PrometheusRule"} <= {one["kind"] for one in yaml.safe_load_all(made)}
 
 
 # --- its parts -----------------------------------------------------------------------------------------------

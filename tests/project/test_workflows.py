@@ -187,6 +187,17 @@ def test_release_builds_the_image_as_the_documents_do() -> None:
     assert documented.groups() == released.groups()
 
 
+def test_release_has_the_helm_chart_with_the_name_of_its_image() -> None:
+    steps = workflow("release.yaml")["jobs"]["build"]["steps"]
+    (packing,) = [step["run"] for step in steps if "helm package" in step.get("run", "")]
+    (pattern, replacement) = re.findall(r"s\|(.*)\|(.*)\|", packing)[0]
+    values = (ROOT / "deploy" / "helm" / "grouptrail" / "values.yaml").read_text("utf-8")
+    assert len(re.findall(pattern, values, re.MULTILINE)) == 1
+    image = str(workflow("release.yaml")["jobs"]["image"]["steps"])
+    assert replacement.partition("repository: ")[2] in image
+    assert "chart/*" in workflow("release.yaml")["jobs"]["github-release"]["steps"][-1]["run"]
+
+
 def test_dependabot_leaves_the_fixed_pins_alone() -> None:
     """CONTRIBUTING.md gives the reasons for these pins."""
     updates = yaml.safe_load((GITHUB / "dependabot.yml").read_text("utf-8"))["updates"]
