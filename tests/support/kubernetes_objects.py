@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import kubernetes_validate
+from kubernetes_validate import utils
 
 Object = dict[str, Any]
 
 OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version()
+
+# It parses megabytes of schemas anew for each object.
+utils.schema_contents = cache(utils.schema_contents)
 
 
 def assert_matches_schema(kubernetes_object: Object, *releases: str) -> None:
