@@ -39,7 +39,7 @@ def plain_manifests(program: Path) -> dict[str, str]:
     pod = template(program, "--values", PLAIN_VALUES)
     monitor = ("--set", "monitor.kind=PodMonitor", "--show-only", "templates/monitor.yaml")
     podmonitor = template(program, "--values", PLAIN_VALUES, *monitor)
-    return {"grouptrail.yaml": _MADE + _POD + _plain(pod), "podmonitor.yaml": _MADE + _plain(podmonitor)}
+    return {"grouptrail.yaml": f"{_MADE}{_POD}\n{_plain(pod)}", "podmonitor.yaml": f"{_MADE}\n{_plain(podmonitor)}"}
 
 
 def _plain(text: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 import typer
 import yaml
 
-from chart import CHART, MANIFESTS, PLAIN_VALUES, plain_manifests
+from chart import CHART, MANIFESTS, PLAIN_VALUES, main, plain_manifests
 from grouptrail.cli import app
 from grouptrail.config import load_config, load_configs
 from grouptrail.config.clients import KAFKA_CLIENT_SETTINGS
@@ -64,6 +64,18 @@ PAIRS = [combined(numbers) for numbers in helm_chart.all_pairs({name: len(it) + 
 
 
 # --- what the chart makes ------------------------------------------------------------------------------------
+
+
+def test_make_chart_without_helm_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    assert main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("chart: no helm 4.")
+    assert line.endswith(": install helm")
 
 
 @each_release
