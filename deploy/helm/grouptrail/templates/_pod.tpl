@@ -1,6 +1,5 @@
 {{/* The template of a component's pods: (dict "root" $ "component" NAME "command" WORD). */}}
 {{- define "grouptrail.pod" -}}
-{{- $root := .root -}}
 {{- $values := index .root.Values .component -}}
 {{- $serves := ne .component "maintain" -}}
 metadata:
