@@ -93,7 +93,7 @@ site: $(READY) ## Build the documentation as HTML into dist/site/; warnings and 
 layouts: $(READY) ## Compare the record layouts with those of a Kafka release: KAFKA=4.4.0.
 	@PYTHONPATH=deploy $(BIN)/python -m layouts $(KAFKA)
 
-facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1 and 4.3, and count the correct facts of the history.
+facts: $(READY) ## Record runs of real clients on Kafka 3.9, 4.1, 4.3 and 4.4, and count the correct facts of the history.
 	$(PYTEST) -p no:randomly tests/broker/test_recorded_runs.py tests/broker/test_random_runs.py
 
 digests: $(READY) ## Write the digests of all downloaded jars, which each download is compared with.

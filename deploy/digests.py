@@ -29,7 +29,7 @@ def main() -> None:
                 connector_jars(print),
                 s3_jars(print),
                 layouts.fetch(log=print),
-                *(kafka.fetch(version, print) for version in (kafka.NEXT, *kafka.VERSIONS)),
+                *(kafka.fetch(version, print) for version in kafka.VERSIONS),
                 kafka.fetch_connect(log=print),
             ]
             lines = [line for folder in folders for line in list_of_jars(folder).read_text().splitlines()]

@@ -19,7 +19,7 @@ from kafka import (  # type: ignore[import-untyped]
 from kafka.errors import KafkaError, TopicAuthorizationFailedError  # type: ignore[import-untyped]
 
 from servers.errors import BrokerError
-from servers.kafka import OFFSETS_FORMATTER, PASSWORDS, Broker, fetch
+from servers.kafka import OFFSETS_FORMATTER, PASSWORDS, VERSIONS, Broker, fetch
 from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw, read_records
 from support.kafka_clients import await_that, commit, commit_all, make_orders
 
@@ -56,7 +56,7 @@ def committed_if_loaded(broker: Broker, group: str) -> int | None:
 def test_fetch_jars_already_cached_reports_nothing() -> None:
     fetch()
     said: list[str] = []
-    assert (fetch(log=said.append) / "kafka-tools-4.3.0.jar").is_file()
+    assert (fetch(log=said.append) / f"kafka-tools-{VERSIONS[0]}.jar").is_file()
     assert said == []
 
 

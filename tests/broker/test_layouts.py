@@ -21,7 +21,7 @@ from layouts import (
 )
 from servers import kafka
 
-NEWEST, (BROKER, FORMER, OLDEST) = layouts.NEWEST, kafka.VERSIONS
+NEWEST, BEFORE, FORMER, OLDEST = kafka.VERSIONS
 IN_FULL = pytest.mark.full  # the jars of an older release
 BLOBS = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")
 RECORDS = sorted(message.name for message in record_types().values())
@@ -37,15 +37,19 @@ def without_later_tags(layout: Any, definition: Any) -> Any:
     return plain, {tag: field for tag, field in layout[1].items() if tag in definition[1]}
 
 
+def test_layouts_are_those_of_the_newest_release_of_the_tests() -> None:
+    assert layouts.NEWEST == NEWEST
+
+
 def test_record_layouts_are_exactly_those_kafka_defines() -> None:
     """Type, versions and flexible versions; in each version the fields of key and value in order, with name, type,
     nullability, structs and tags. A default is stated where Kafka's is not the type's zero (null reads as that)."""
     assert difference(NEWEST) == []
 
 
-def test_layout_difference_broker_release_lacks_the_tags_of_the_newest() -> None:
+def test_layout_difference_release_before_lacks_the_tags_of_the_newest() -> None:
     """The output of `make layouts KAFKA=4.3.0` has the two fields of KIP-1331."""
-    changed = [line for line in difference(BROKER) if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    changed = [line for line in difference(BEFORE) if line[0] in "+-" and line[:3] not in ("+++", "---")]
     assert changed == [
         "-  storedDescriptionTopologyEpoch int32 tag 2 = -1",
         "-  failedDescriptionTopologyEpoch int32 tag 3 = -1",
@@ -54,7 +58,7 @@ def test_layout_difference_broker_release_lacks_the_tags_of_the_newest() -> None
 
 @pytest.mark.parametrize("name", BLOBS)
 @pytest.mark.parametrize(
-    "release", [NEWEST, BROKER, *(pytest.param(older, marks=IN_FULL) for older in (FORMER, OLDEST))]
+    "release", [NEWEST, BEFORE, *(pytest.param(older, marks=IN_FULL) for older in (FORMER, OLDEST))]
 )
 def test_consumer_protocol_layout_matches_kafka_message_definition(release: str, name: str) -> None:
     """The blobs that consumers exchange, the same in all releases; never flexible."""
@@ -65,7 +69,7 @@ def test_consumer_protocol_layout_matches_kafka_message_definition(release: str,
         assert shape_of_layout(layout, layout.value, version) == shape_of_definition(definition, version)
 
 
-@pytest.mark.parametrize("release", [NEWEST, BROKER, pytest.param(FORMER, marks=IN_FULL)])
+@pytest.mark.parametrize("release", [NEWEST, BEFORE, pytest.param(FORMER, marks=IN_FULL)])
 def test_record_layouts_are_exactly_the_record_types_kafka_defines(release: str) -> None:
     """Every key that the coordinators of 4.1 to 4.4 define has a layout, and there are no others."""
     assert record_names(release) == RECORDS
@@ -81,7 +85,7 @@ def test_record_layouts_kafka_3_9_lack_only_record_type_9() -> None:
 @pytest.mark.parametrize(
     ("release", "early_access"),
     [
-        (BROKER, set()),
+        (BEFORE, set()),
         pytest.param(FORMER, set(), marks=IN_FULL),
         pytest.param(OLDEST, {"ShareGroupMetadata"}, marks=IN_FULL),
     ],

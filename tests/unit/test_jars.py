@@ -141,6 +141,6 @@ def test_digests_are_known_of_every_jar_that_is_downloaded() -> None:
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
     folders = set(known)
     wanted = {f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}", f"kafka-messages/{NEWEST}"}
-    wanted |= {f"kafka/{release}" for release in (kafka.NEXT, *kafka.VERSIONS)} | {f"connect/{kafka.VERSIONS[0]}"}
+    wanted |= {f"kafka/{release}" for release in kafka.VERSIONS} | {f"connect/{kafka.CONNECT}"}
     assert {folder for folder in folders if not folder.startswith("s3/hadoop-aws-")} == wanted
     assert len(folders) == len(wanted) + 1
