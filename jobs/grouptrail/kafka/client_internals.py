@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 from kafka import IsolationLevel, TopicPartition
 from kafka import errors as client_errors
@@ -19,6 +19,8 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignorMemberMetadataV1,
 )
 from kafka.net.compat import KafkaNetClient
+from kafka.net.sasl import register_sasl_mechanism
+from kafka.net.sasl.abc import SaslMechanism
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, DescribeLogDirsRequest
@@ -63,6 +65,47 @@ def token_provider(get_token: Callable[[], str], sasl_extensions: Mapping[str, s
             return dict(sasl_extensions)
 
     return TokenProvider()
+
+
+class SaslExchange(Protocol):
+    """The client's side of a login that takes several steps."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all has been sent."""
+
+    def answer(self) -> bytes:
+        """Return what to send next."""
+
+    def receive(self, message: bytes) -> None:
+        """Take what the broker has sent."""
+
+
+class _KerberosMechanism(SaslMechanism):  # type: ignore[misc]
+    def __init__(self, **config: Any) -> None:
+        self._exchange: SaslExchange = config["sasl_kerberos_name"](config["host"])
+
+    def auth_bytes(self) -> bytes:
+        return self._exchange.answer()
+
+    def receive(self, auth_bytes: bytes) -> None:
+        self._exchange.receive(auth_bytes)
+
+    def is_done(self) -> bool:
+        return self._exchange.is_done
+
+    def is_authenticated(self) -> bool:
+        return self._exchange.is_done
+
+
+def kerberos_name(begin: Callable[[str], SaslExchange]) -> Any:
+    """Return the `sasl_kerberos_name` argument of an admin client or consumer; `begin` gets the broker's host.
+
+    Missing: a way to give kafka-python credentials; its own mechanism takes those of the process, by a package that
+    has to be compiled.
+    """
+    register_sasl_mechanism("GSSAPI", _KerberosMechanism, overwrite=True)
+    return begin
 
 
 @cache

@@ -39,9 +39,8 @@ from grouptrail.kafka.log import (
     RecordTimestamp,
     topic_id_text,
 )
-from grouptrail.kafka.network import LOGIN_REFUSED, Network, TokenUnavailableError, adapt_kafka_python
-from grouptrail.kafka.oauthbearer import tokens_of
-from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments
+from grouptrail.kafka.network import LOGIN_REFUSED, LoginUnavailableError, Network, adapt_kafka_python
+from grouptrail.kafka.settings import DEADLINE_SECONDS, client_arguments, login_of
 
 # Spark's consumers request the committed offsets of a group with this prefix. They neither join it nor commit to it,
 # but where ACLs are in force they need READ on it.
@@ -87,7 +86,7 @@ class Cluster:
         adapt_kafka_python()
         self._settings = settings
         self._arguments = client_arguments(settings, deadline_seconds)
-        self._tokens = tokens_of(settings)
+        self._login = login_of(settings)
         self._deadline_seconds = deadline_seconds
         self._servers = settings["bootstrap.servers"]
         self._protocol = self._arguments["security_protocol"]
@@ -178,10 +177,10 @@ class Cluster:
     def _ask(self, question: Callable[[Any], T]) -> T:
         """Ask over the kept connection, and once more over a new one if the kept one was lost."""
         is_kept = self._admin is not None
-        if self._tokens is not None and is_kept:
-            # Here, and not in kafka-python's loop, which sends nothing while it waits for a token.
+        if self._login is not None and is_kept:
+            # Here, and not in kafka-python's loop, which sends nothing while it waits for a token or ticket.
             with suppress(GrouptrailError):
-                self._tokens.token()
+                self._login.prepare()
         if self._admin is None:
             self._admin = self._connected(lambda arguments: kafka.KafkaAdminClient(**arguments))
         with self._explained():
@@ -203,8 +202,8 @@ class Cluster:
     def _connected(self, connect: Callable[[dict[str, Any]], T]) -> T:
         network = Network()
         servers = self._answering_servers()
-        if self._tokens is not None:
-            self._tokens.token()
+        if self._login is not None:
+            self._login.prepare()
         try:
             return connect({**self._arguments, "bootstrap_servers": servers, "kafka_client": network.client})
         except client_errors.KafkaError as error:
@@ -269,7 +268,7 @@ class Cluster:
 
     def _explain(self, error: client_errors.KafkaError) -> NoReturn:
         """Raise an error of kafka-python as one of `grouptrail.kafka.errors`, with a remedy."""
-        if isinstance(error, TokenUnavailableError):
+        if isinstance(error, LoginUnavailableError):
             raise error.reason from None
         if isinstance(error, client_errors.SaslAuthenticationFailedError):
             self._explain_refused_login(error)
@@ -301,15 +300,11 @@ class Cluster:
         ) from error
 
     def _explain_refused_login(self, error: Exception) -> NoReturn:
-        if self._tokens is None:
-            raise KafkaLoginError(
-                f'{self._servers} refuses this user or password: check kafka."sasl.jaas.config", and '
-                f'kafka."sasl.mechanism" ({self._arguments["sasl_mechanism"]}) with it'
-            ) from error
-        self._tokens.forget()
+        if self._login is not None:
+            raise KafkaLoginError(self._login.refused_by(self._servers)) from error
         raise KafkaLoginError(
-            f"{self._servers} refuses the token of {self._tokens.endpoint}: compare its issuer, audience, scope and "
-            "times with what the brokers expect (sasl.oauthbearer.expected.…), and see their log"
+            f'{self._servers} refuses this user or password: check kafka."sasl.jaas.config", and '
+            f'kafka."sasl.mechanism" ({self._arguments["sasl_mechanism"]}) with it'
         ) from error
 
 

@@ -15,8 +15,16 @@ class KafkaUnreachableError(ClusterError):
     """No Kafka broker answered."""
 
 
-class TokenEndpointError(KafkaUnreachableError):
-    """The token endpoint does not answer as one, so that no login was tried."""
+class LoginServerError(KafkaUnreachableError):
+    """The server that a login needs besides the broker does not answer, so that none was tried."""
+
+
+class TokenEndpointError(LoginServerError):
+    """The token endpoint does not answer as one."""
+
+
+class KdcError(LoginServerError):
+    """No KDC of the Kerberos realm answers."""
 
 
 class KafkaDeniedError(ClusterError):
@@ -24,7 +32,7 @@ class KafkaDeniedError(ClusterError):
 
 
 class KafkaLoginError(KafkaDeniedError):
-    """The broker rejected the login, or the token endpoint did, or it gave a token that cannot be used."""
+    """The broker rejected the login, or the token endpoint or KDC did, or it gave what cannot be used."""
 
 
 class TopicMissingError(ClusterError):
@@ -37,7 +45,7 @@ class KafkaSettingError(GrouptrailError):
 
 def why_unanswered(error: ClusterError) -> str:
     """Return why a broker gave no answer, as the predicate of a sentence about it."""
-    if isinstance(error, (KafkaLoginError, TokenEndpointError)):
+    if isinstance(error, (KafkaLoginError, LoginServerError)):
         return "got no valid login"
     return "refuses this principal" if isinstance(error, KafkaDeniedError) else "did not answer"
 

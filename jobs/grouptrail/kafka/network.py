@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 from kafka import errors as client_errors
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import client_internals
+from grouptrail.kafka.kerberos import KerberosLogin
 from grouptrail.kafka.oauthbearer import Tokens
 
 LOGIN_REFUSED = (client_errors.SaslAuthenticationFailedError, client_errors.UnsupportedSaslMechanismError)
 
 
-class TokenUnavailableError(client_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
-    """There is no token to log in with; `reason` says why. To kafka-python it is a refused login."""
+class LoginUnavailableError(client_errors.SaslAuthenticationFailedError):  # type: ignore[misc]
+    """There is no token or ticket to log in with; `reason` says why. To kafka-python it is a refused login."""
 
     def __init__(self, reason: GrouptrailError) -> None:
         super().__init__(str(reason))
@@ -30,12 +33,42 @@ def token_provider(tokens: Tokens) -> Any:
     """Return the `sasl_oauth_token_provider` argument of an admin client or consumer."""
 
     def token() -> str:
-        try:
+        with _as_refused_login():
             return tokens.token()
-        except GrouptrailError as error:
-            raise TokenUnavailableError(error) from error
 
     return client_internals.token_provider(token, tokens.extensions)
+
+
+class _Exchange:
+    """A login with Kerberos, whose errors are refused logins to kafka-python."""
+
+    def __init__(self, login: KerberosLogin, host: str) -> None:
+        with _as_refused_login():
+            self._exchange = login.begin(host)
+
+    @property
+    def is_done(self) -> bool:
+        return self._exchange.is_done
+
+    def answer(self) -> bytes:
+        return self._exchange.answer()
+
+    def receive(self, message: bytes) -> None:
+        with _as_refused_login():
+            self._exchange.receive(message)
+
+
+def kerberos_name(login: KerberosLogin) -> Any:
+    """Return the `sasl_kerberos_name` argument of an admin client or consumer."""
+    return client_internals.kerberos_name(partial(_Exchange, login))
+
+
+@contextmanager
+def _as_refused_login() -> Iterator[None]:
+    try:
+        yield
+    except GrouptrailError as error:
+        raise LoginUnavailableError(error) from error
 
 
 @cache

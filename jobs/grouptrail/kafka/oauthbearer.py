@@ -159,10 +159,18 @@ class Tokens:
         else:
             self._renew_at = self._login.window.renewal(now, self._token.expires_at)
 
-    def forget(self) -> None:
-        """Get a new token when one is needed: a broker has refused this one."""
+    def prepare(self) -> None:
+        """Renew the token if that is due. Raises as `token`."""
+        self.token()
+
+    def refused_by(self, servers: str) -> str:
+        """Return the error's text for a token that brokers refuse; get another one when one is needed."""
         with self._renewing:
             self._token, self._renew_at = None, 0.0
+        return (
+            f"{servers} refuses the token of {self.endpoint}: compare its issuer, audience, scope and "
+            "times with what the brokers expect (sasl.oauthbearer.expected.…), and see their log"
+        )
 
 
 _tokens: dict[Login, Tokens] = {}

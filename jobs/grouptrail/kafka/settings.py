@@ -1,6 +1,6 @@
 """Settings of Kafka's Java client as arguments of kafka-python.
 
-Spark passes the same settings to the Java client as they are, except those of `oauthbearer.java_settings`.
+Spark passes the same settings to the Java client, as `java_settings` returns them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from grouptrail.kafka import kerberos, oauthbearer
 from grouptrail.kafka.errors import KafkaSettingError
 from grouptrail.kafka.jaas import jaas_options
-from grouptrail.kafka.network import token_provider
-from grouptrail.kafka.oauthbearer import MECHANISM as OAUTHBEARER
-from grouptrail.kafka.oauthbearer import tokens_of, uses_tokens
+from grouptrail.kafka.kerberos import KerberosLogin, kerberos_login
+from grouptrail.kafka.network import kerberos_name, token_provider
+from grouptrail.kafka.oauthbearer import Tokens, tokens_of, uses_tokens
 from grouptrail.kafka.tls import tls_context
 
 DEADLINE_SECONDS = 10
@@ -31,7 +32,7 @@ _NUMBERS = {
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS = (*_PASSWORD_MECHANISMS, OAUTHBEARER)
+_MECHANISMS = (*_PASSWORD_MECHANISMS, oauthbearer.MECHANISM, kerberos.MECHANISM)
 
 # Other settings that decide who is trusted or how to log in must not be ignored.
 _UNDERSTOOD = re.compile(
@@ -70,6 +71,16 @@ def client_arguments(settings: Mapping[str, str], deadline_seconds: float = DEAD
     return arguments
 
 
+def login_of(settings: Mapping[str, str]) -> Tokens | KerberosLogin | None:
+    """Return the login of the Java client's settings if it has to be renewed. Raises KafkaSettingError."""
+    return tokens_of(settings) or kerberos_login(settings)
+
+
+def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings for the Java client that Spark brings. Raises KafkaSettingError."""
+    return kerberos.java_settings(oauthbearer.java_settings(settings))
+
+
 def _whole_number(name: str, value: str) -> int | None:
     try:
         number = int(value)
@@ -99,15 +110,17 @@ def _refuse_unsupported(settings: Mapping[str, str], protocol: str) -> None:
 
 
 def _login(settings: Mapping[str, str]) -> dict[str, Any]:
-    mechanism = settings.get("sasl.mechanism", "GSSAPI")
+    mechanism = settings.get("sasl.mechanism", kerberos.MECHANISM)
     if mechanism not in _MECHANISMS:
         raise KafkaSettingError(
-            f'kafka."sasl.mechanism" is {mechanism}, Java\'s default being GSSAPI: grouptrail logs in with '
-            f"{', '.join(_MECHANISMS)}, or by TLS certificate (security.protocol SSL)"
+            f'kafka."sasl.mechanism" is {mechanism}: grouptrail logs in with {", ".join(_MECHANISMS)}, or by TLS '
+            "certificate (security.protocol SSL)"
         )
-    if tokens := tokens_of(settings):
-        provider = token_provider(tokens)
-        return {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": provider}
+    login = login_of(settings)
+    if isinstance(login, Tokens):
+        return {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": token_provider(login)}
+    if isinstance(login, KerberosLogin):
+        return {"sasl_mechanism": mechanism, "sasl_kerberos_name": kerberos_name(login)}
     options = jaas_options(settings.get("sasl.jaas.config", ""))
     if not options.keys() >= {"username", "password"}:
         raise KafkaSettingError(

@@ -41,7 +41,7 @@ from grouptrail.kafka.errors import (
     ClusterError,
     KafkaDeniedError,
     KafkaLoginError,
-    TokenEndpointError,
+    LoginServerError,
     why_unanswered,
 )
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
@@ -251,7 +251,7 @@ class Planner:
 
 
 def _unanswered(error: ClusterError) -> str:
-    if isinstance(error, (KafkaLoginError, TokenEndpointError)):
+    if isinstance(error, (KafkaLoginError, LoginServerError)):
         return "no broker got a valid login"
     return "the brokers refuse this principal" if isinstance(error, KafkaDeniedError) else "no broker answered"
 

@@ -96,6 +96,9 @@ _SETTINGS = {
 # The token endpoints that Kafka's client may use, a system property of the JVM since Kafka 3.9.1.
 _ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 
+# The file krb5.conf, which libkrb5 takes from a variable of the process, and Java from a system property.
+_KERBEROS_VARIABLE, _KERBEROS_PROPERTY = "KRB5_CONFIG", "java.security.krb5.conf"
+
 # Used by Spark's UI only; by default a thousand jobs, stages and plans are retained, with all their tasks.
 _UNSEEN = {
     "spark.ui.retainedJobs": "20",
@@ -236,6 +239,7 @@ def start_session(
         with _errors_in_one_line(), ThreadPoolExecutor(1) as pool:
             spark = pool.submit(builder.getOrCreate).result()
     _allow(spark, settings.token_endpoints)
+    _configure_kerberos(spark)
     return spark
 
 
@@ -248,13 +252,23 @@ def _allow(spark: SparkSession, endpoints: Sequence[str]) -> None:
         system.setProperty(_ALLOWED_URLS, ",".join(dict.fromkeys(allowed)))
 
 
+def _configure_kerberos(spark: SparkSession) -> None:
+    """Let Java in the driver read the krb5.conf that libkrb5 reads, unless the user names another."""
+    if file := os.environ.get(_KERBEROS_VARIABLE):
+        jvm_view: Any = spark.sparkContext._jvm
+        system = jvm_view.java.lang.System
+        if system.getProperty(_KERBEROS_PROPERTY) is None:
+            system.setProperty(_KERBEROS_PROPERTY, file)
+
+
 def _of_executors(spark: Mapping[str, str], endpoints: Sequence[str]) -> dict[str, str]:
-    """Return the setting that lets Kafka's client in the executors do so, with the user's own Java options."""
-    name = "spark.executor.extraJavaOptions"
-    given = spark.get(name, "")
-    if not endpoints or _ALLOWED_URLS in given:
-        return {}
-    return {name: f"{given} -D{_ALLOWED_URLS}={','.join(endpoints)}".strip()}
+    """Return the settings that let Kafka's clients in the executors log in, with the user's own Java options."""
+    options, variable = "spark.executor.extraJavaOptions", f"spark.executorEnv.{_KERBEROS_VARIABLE}"
+    file = spark.get(variable) or os.environ.get(_KERBEROS_VARIABLE)
+    properties = {_ALLOWED_URLS: ",".join(endpoints), _KERBEROS_PROPERTY: file}
+    given = spark.get(options, "")
+    added = [f"-D{name}={value}" for name, value in properties.items() if value and name not in given]
+    return ({options: " ".join([given, *added]).strip()} if added else {}) | ({variable: file} if file else {})
 
 
 @contextlib.contextmanager

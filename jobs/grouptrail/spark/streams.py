@@ -36,7 +36,7 @@ def read_offsets_topic(
     consumer group behind in the topic that is read. Before the first batch Spark's driver requests the committed
     offsets of `group`, and waits forever if no coordinator answers.
     """
-    from grouptrail.kafka.oauthbearer import java_settings
+    from grouptrail.kafka.settings import java_settings
 
     starts = {str(partition): (first_offsets or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {

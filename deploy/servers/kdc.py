@@ -1,0 +1,169 @@
+"""A Kerberos KDC of MIT for the tests: the one on PATH, else Debian's packages, unpacked into the cache folder.
+
+It runs on a loopback port without root, with a krb5.conf and a database of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from grouptrail.errors import GrouptrailError
+from servers import debian, processes
+from servers.ports import free_port
+
+REALM = "GROUPTRAIL.TEST"
+_PROGRAMS = ("krb5kdc", "kdb5_util", "kadmin.local", "kinit", "klist")
+_START_SECONDS = 30
+_POLL_SECONDS = 0.05
+
+
+class KdcError(GrouptrailError):
+    """The KDC is not available, or does not start."""
+
+
+@cache
+def _installation() -> Path | KdcError | None:
+    """Return the folder with Debian's packages; None if all programs are on PATH."""
+    if all(shutil.which(name) for name in _PROGRAMS):
+        return None
+    try:
+        root = debian.unpacked("kerberos", "krb5-kdc", "krb5-admin-server", "krb5-user", with_dependencies=True)
+        (root / "usr" / "sbin" / "krb5kdc").stat()
+    except (OSError, subprocess.SubprocessError) as error:
+        return KdcError(
+            f"no krb5kdc on PATH, and Debian's package cannot be had ({error}): install krb5-kdc, krb5-admin-server "
+            "and krb5-user"
+        )
+    return root
+
+
+class Kdc:
+    """A KDC with its files under `directory`; its tickets live for `ticket_seconds`, whatever clients ask for.
+
+    The process dies with this one. Raises KdcError if there is no KDC on this machine.
+    """
+
+    def __init__(self, directory: Path, *, ticket_seconds: int = 3600) -> None:
+        installation = _installation()
+        if isinstance(installation, KdcError):
+            raise installation
+        self._root = installation
+        self._folder = directory.absolute()
+        self._folder.mkdir(parents=True)
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.log_file = self._folder / "kdc.log"
+        self.config = self.write_config("krb5.conf")
+        self._write_settings(ticket_seconds)
+        self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
+
+    def write_config(self, name: str, port: int | None = None, **defaults: str) -> Path:
+        """Write a krb5.conf for clients, by default of this KDC, with more settings of `libdefaults`."""
+        settings = {"default_realm": REALM, "dns_lookup_kdc": "false", "clockskew": "5", **defaults}
+        lines = ["[libdefaults]", *(f"  {key} = {value}" for key, value in settings.items())]
+        lines += ["[realms]", f"  {REALM} = {{", f"    kdc = 127.0.0.1:{port or self._port}", "  }"]
+        file = self._folder / name
+        file.write_text("\n".join([*lines, ""]))
+        return file
+
+    def _write_settings(self, ticket_seconds: int) -> None:
+        address = f"127.0.0.1:{self._port}"
+        settings = {
+            "database_name": self._folder / "principal",
+            "key_stash_file": self._folder / "stash",
+            "acl_file": self._folder / "kadm5.acl",
+            "kdc_listen": address,
+            "kdc_tcp_listen": address,
+            "max_life": f"{ticket_seconds}s",
+            "max_renewable_life": f"{10 * ticket_seconds}s",
+            "supported_enctypes": "aes256-cts-hmac-sha1-96:normal",
+        }
+        realm = "".join(f"    {key} = {value}\n" for key, value in settings.items())
+        modules = next(self._root.rglob("db2.so")).parent if self._root else None
+        database = f"[dbmodules]\n  db_module_dir = {modules}\n" if modules else ""
+        (self._folder / "kdc.conf").write_text(
+            f"[realms]\n  {REALM} = {{\n{realm}  }}\n[logging]\n  kdc = FILE:{self.log_file}\n{database}"
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Return once it accepts connections; after `stop` it has its port and database again."""
+        with (self._folder / "output.log").open("ab") as output:
+            command = [self._program("krb5kdc"), "-n"]
+            self._process = processes.launch(command, stdout=output, stderr=output, environ=self._environment())
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                socket.create_connection(("127.0.0.1", self._port), 1).close()
+            except OSError:
+                time.sleep(_POLL_SECONDS)
+            else:
+                return self
+        self.stop()
+        raise KdcError(f"krb5kdc did not start: {(self._folder / 'output.log').read_text().strip()}")
+
+    def stop(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            processes.kill(self._process)
+            self._process = None
+
+    def keytab(self, name: str, *principals: str) -> Path:
+        """Create principals with random keys and return a keytab with them; existing ones get new keys."""
+        file = self._folder / name
+        file.unlink(missing_ok=True)
+        for principal in principals:
+            self._administer(f"addprinc -randkey {principal}")
+            self._administer(f"ktadd -k {file} {principal}")
+        return file
+
+    def delete(self, principal: str) -> None:
+        """Delete a principal."""
+        self._administer(f"delprinc -force {principal}")
+
+    def kinit(self, keytab: Path, principal: str, cache: Path, *options: str) -> None:
+        """Get a ticket into a ticket cache, as a user does."""
+        self._run("kinit", *options, "-k", "-t", str(keytab), "-c", str(cache), principal)
+
+    def logins(self, principal: str) -> int:
+        """Return how many tickets it has issued to a principal that logged in."""
+        issued = (line for line in self.log_file.read_text().splitlines() if "AS_REQ" in line and "ISSUE" in line)
+        return sum(f" {principal}@{REALM} for krbtgt/" in line for line in issued)
+
+    def _administer(self, query: str) -> None:
+        self._run("kadmin.local", "-r", REALM, "-q", query)
+
+    def _run(self, name: str, *arguments: str) -> None:
+        command = [self._program(name), *arguments]
+        done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise KdcError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()}")
+
+    def _program(self, name: str) -> str:
+        if self._root is None:
+            return name
+        return str(next(path for folder in ("sbin", "bin") if (path := self._root / "usr" / folder / name).exists()))
+
+    def _environment(self) -> Mapping[str, str]:
+        ours = {"KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(self._folder / "kdc.conf")}
+        if self._root is not None:
+            ours["LD_LIBRARY_PATH"] = os.pathsep.join(
+                sorted({str(path.parent) for path in self._root.rglob("lib*.so.*")})
+            )
+        return os.environ | ours
