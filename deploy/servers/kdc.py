@@ -47,23 +47,23 @@ def _installation() -> Path | KdcError | None:
 
 
 class Kdc:
-    """A KDC with its files under `directory`; its tickets live for `ticket_seconds`, whatever clients ask for.
+    """A KDC with its files under `directory`; its tickets live for an hour, or what `limit` says.
 
     The process dies with this one. Raises KdcError if there is no KDC on this machine.
     """
 
-    def __init__(self, directory: Path, *, ticket_seconds: int = 3600) -> None:
+    def __init__(self, directory: Path) -> None:
         installation = _installation()
         if isinstance(installation, KdcError):
             raise installation
         self._root = installation
-        self._folder = directory.absolute()
-        self._folder.mkdir(parents=True)
+        self.directory = directory.absolute()
+        self.directory.mkdir(parents=True)
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
-        self.log_file = self._folder / "kdc.log"
+        self.log_file = self.directory / "kdc.log"
         self.config = self.write_config("krb5.conf")
-        self._write_settings(ticket_seconds)
+        self._write_settings()
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
 
     def write_config(self, name: str, port: int | None = None, **defaults: str) -> Path:
@@ -71,26 +71,26 @@ class Kdc:
         settings = {"default_realm": REALM, "dns_lookup_kdc": "false", "clockskew": "5", **defaults}
         lines = ["[libdefaults]", *(f"  {key} = {value}" for key, value in settings.items())]
         lines += ["[realms]", f"  {REALM} = {{", f"    kdc = 127.0.0.1:{port or self._port}", "  }"]
-        file = self._folder / name
+        file = self.directory / name
         file.write_text("\n".join([*lines, ""]))
         return file
 
-    def _write_settings(self, ticket_seconds: int) -> None:
+    def _write_settings(self) -> None:
         address = f"127.0.0.1:{self._port}"
         settings = {
-            "database_name": self._folder / "principal",
-            "key_stash_file": self._folder / "stash",
-            "acl_file": self._folder / "kadm5.acl",
+            "database_name": self.directory / "principal",
+            "key_stash_file": self.directory / "stash",
+            "acl_file": self.directory / "kadm5.acl",
             "kdc_listen": address,
             "kdc_tcp_listen": address,
-            "max_life": f"{ticket_seconds}s",
-            "max_renewable_life": f"{10 * ticket_seconds}s",
+            "max_life": "1h",
             "supported_enctypes": "aes256-cts-hmac-sha1-96:normal",
+            "default_principal_flags": "+preauth",
         }
         realm = "".join(f"    {key} = {value}\n" for key, value in settings.items())
         modules = next(self._root.rglob("db2.so")).parent if self._root else None
         database = f"[dbmodules]\n  db_module_dir = {modules}\n" if modules else ""
-        (self._folder / "kdc.conf").write_text(
+        (self.directory / "kdc.conf").write_text(
             f"[realms]\n  {REALM} = {{\n{realm}  }}\n[logging]\n  kdc = FILE:{self.log_file}\n{database}"
         )
 
@@ -104,7 +104,7 @@ class Kdc:
 
     def start(self) -> Self:
         """Return once it accepts connections; after `stop` it has its port and database again."""
-        with (self._folder / "output.log").open("ab") as output:
+        with (self.directory / "output.log").open("ab") as output:
             command = [self._program("krb5kdc"), "-n"]
             self._process = processes.launch(command, stdout=output, stderr=output, environ=self._environment())
         deadline = time.monotonic() + _START_SECONDS
@@ -116,7 +116,7 @@ class Kdc:
             else:
                 return self
         self.stop()
-        raise KdcError(f"krb5kdc did not start: {(self._folder / 'output.log').read_text().strip()}")
+        raise KdcError(f"krb5kdc did not start: {(self.directory / 'output.log').read_text().strip()}")
 
     def stop(self) -> None:
         """Kill it."""
@@ -126,12 +126,16 @@ class Kdc:
 
     def keytab(self, name: str, *principals: str) -> Path:
         """Create principals with random keys and return a keytab with them; existing ones get new keys."""
-        file = self._folder / name
+        file = self.directory / name
         file.unlink(missing_ok=True)
         for principal in principals:
             self._administer(f"addprinc -randkey {principal}")
             self._administer(f"ktadd -k {file} {principal}")
         return file
+
+    def limit(self, principal: str, seconds: int) -> None:
+        """Let later tickets of a principal live for so long; they do not live longer than the KDC's own."""
+        self._administer(f'modprinc -maxlife "{seconds} seconds" {principal}')
 
     def delete(self, principal: str) -> None:
         """Delete a principal."""
@@ -161,7 +165,7 @@ class Kdc:
         return str(next(path for folder in ("sbin", "bin") if (path := self._root / "usr" / folder / name).exists()))
 
     def _environment(self) -> Mapping[str, str]:
-        ours = {"KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(self._folder / "kdc.conf")}
+        ours = {"KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(self.directory / "kdc.conf")}
         if self._root is not None:
             ours["LD_LIBRARY_PATH"] = os.pathsep.join(
                 sorted({str(path.parent) for path in self._root.rglob("lib*.so.*")})

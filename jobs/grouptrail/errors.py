@@ -36,6 +36,7 @@ _WRAPPING = re.compile(
       \ batch\ sink\.(\ Reason:)?
     | ([a-z][\w$]*\.)+[A-Z][\w$]*(Exception|Error)(:\ |$)
     | (null|[\w$]+(Exception|Error))$
+    | Identifier\ doesn't\ match\ expected\ value\ \(906\)$  # Kerberos: the outer error says what the KDC has refused
     """,
     re.VERBOSE,
 )

@@ -25,8 +25,7 @@ class KerberosBroker:
 
     def settings(self, **options: str) -> dict[str, str]:
         """Return the Kafka settings of a login with the keytab, or with other options of the JAAS line."""
-        options = options or {"useKeyTab": "true", "keyTab": str(self.keytab), "principal": f"{CLIENT}@{REALM}"}
-        line = " ".join(f'{name}="{value}"' for name, value in options.items())
+        line = " ".join(f'{name}="{value}"' for name, value in (options or self.keytab_options()).items())
         return {
             "bootstrap.servers": self.broker.sasl_bootstrap,
             "security.protocol": "SASL_PLAINTEXT",
@@ -37,6 +36,10 @@ class KerberosBroker:
             "sasl.jaas.config": f"{MODULE} required {line};",
         }
 
+    def keytab_options(self, keytab: Path | None = None, principal: str = CLIENT) -> dict[str, str]:
+        """Return the options of the JAAS line for a login with a keytab, by default that of `CLIENT`."""
+        return {"useKeyTab": "true", "keyTab": str(keytab or self.keytab), "principal": f"{principal}@{REALM}"}
+
     def environment(self, config: Path | None = None, **options: str) -> dict[str, str]:
         """Return the same as variables, with the krb5.conf."""
         settings = self.settings(**options).items()
@@ -45,9 +48,9 @@ class KerberosBroker:
 
 
 @contextmanager
-def kerberos_broker(folder: Path, *, ticket_seconds: int, session_seconds: int) -> Iterator[KerberosBroker]:
+def kerberos_broker(folder: Path, *, session_seconds: int) -> Iterator[KerberosBroker]:
     """Run both; the broker closes connections that have not logged in again within `session_seconds` (KIP-368)."""
-    with Kdc(folder / "kdc", ticket_seconds=ticket_seconds) as kdc:
+    with Kdc(folder / "kdc") as kdc:
         keytab = kdc.keytab("broker.keytab", SERVICE)
         acceptor = f'useKeyTab="true" storeKey="true" isInitiator="false" keyTab="{keytab}"'
         properties = {

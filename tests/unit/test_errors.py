@@ -131,6 +131,15 @@ SPARK, IO = "org.apache.spark.SparkException", "java.io.IOException"
             ),
             "[PARSE_SYNTAX_ERROR] near 'selec'.",
         ),
+        # What a KDC refuses, below which Java says how it read the refusal.
+        (
+            chain(
+                ("javax.security.sasl.SaslException", "GSS initiate failed"),
+                ("sun.security.krb5.KrbException", "Server not found in Kerberos database (7) - LOOKING_UP_SERVER"),
+                ("sun.security.krb5.Asn1Exception", "Identifier doesn't match expected value (906)"),
+            ),
+            "Server not found in Kerberos database (7) - LOOKING_UP_SERVER",
+        ),
         # Python below Java below Python.
         (
             chain(

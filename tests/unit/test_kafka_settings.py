@@ -56,8 +56,8 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
     [
         ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"request.timeout.ms": "soon"}, "whole number"),
-        ({**SASL, "sasl.mechanism": "GSSAPI"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER"),
-        ({"security.protocol": "SASL_SSL"}, "GSSAPI"),
+        ({**SASL, "sasl.mechanism": "NTLM"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI"),
+        ({"security.protocol": "SASL_SSL"}, "Krb5LoginModule"),
         ({**SASL, "sasl.jaas.config": "X required;"}, "names no username and password"),
         ({**SASL, "sasl.jaas.config": f"{LOGIN[:-1]} tokenauth=true;"}, "tokenauth"),
         ({**SASL, "sasl.client.callback.handler.class": "X"}, "cannot be followed outside Java"),

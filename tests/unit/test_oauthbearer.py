@@ -285,7 +285,7 @@ def test_tokens_renewal_that_fails_is_tried_again_and_raised_once_the_token_has_
 def test_tokens_that_a_broker_refused_are_requested_again(clock: Clock) -> None:
     tokens = Tokens(Login.of(SETTINGS))
     tokens.token()
-    tokens.forget()
+    assert "refuses the token of" in tokens.refused_by("kafka:9092")
     assert tokens.token() == "token-2"
 
 

@@ -131,6 +131,21 @@ def test_settings_of_token_endpoints_of_all_clusters_are_allowed_in_executors() 
     assert EXECUTORS not in of_clusters("")
 
 
+KERBEROS, PYTHON_S = "java.security.krb5.conf", "spark.executorEnv.KRB5_CONFIG"
+
+
+def test_settings_of_krb5_config_reach_java_and_python_in_executors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KRB5_CONFIG", raising=False)
+    assert not {EXECUTORS, PYTHON_S} & of_clusters("").keys()
+    monkeypatch.setenv("KRB5_CONFIG", "/etc/driver.conf")
+    settings = of_clusters("")
+    assert (settings[EXECUTORS], settings[PYTHON_S]) == (f"-D{KERBEROS}=/etc/driver.conf", "/etc/driver.conf")
+    given = of_clusters("", **{f"spark.{PYTHON_S}": "executor.conf"})
+    assert (given[EXECUTORS], given[PYTHON_S]) == (f"-D{KERBEROS}=executor.conf", "executor.conf")
+    own = f"-Xss1m -D{KERBEROS}=own.conf"
+    assert of_clusters("", **{f"spark.{EXECUTORS}": own})[EXECUTORS] == own
+
+
 def test_settings_of_token_endpoint_keeps_java_options_of_the_user() -> None:
     option = f"spark.{EXECUTORS}"
     assert of_clusters("https://a/t", **{option: "-Xss1m"})[EXECUTORS] == f"-Xss1m -D{ALLOWED}=https://a/t"

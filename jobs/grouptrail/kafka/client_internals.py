@@ -83,19 +83,19 @@ class SaslExchange(Protocol):
 
 class _KerberosMechanism(SaslMechanism):  # type: ignore[misc]
     def __init__(self, **config: Any) -> None:
-        self._exchange: SaslExchange = config["sasl_kerberos_name"](config["host"])
+        self.exchange: SaslExchange = config["sasl_kerberos_name"](config["host"])
 
     def auth_bytes(self) -> bytes:
-        return self._exchange.answer()
+        return self.exchange.answer()
 
     def receive(self, auth_bytes: bytes) -> None:
-        self._exchange.receive(auth_bytes)
+        self.exchange.receive(auth_bytes)
 
     def is_done(self) -> bool:
-        return self._exchange.is_done
+        return self.exchange.is_done
 
     def is_authenticated(self) -> bool:
-        return self._exchange.is_done
+        return self.exchange.is_done
 
 
 def kerberos_name(begin: Callable[[str], SaslExchange]) -> Any:

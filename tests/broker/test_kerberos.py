@@ -1,0 +1,264 @@
+"""Login with Kerberos at a real broker that closes old sessions, with a KDC on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from grouptrail.config import Config
+from grouptrail.kafka.cluster import GROUP_PREFIX, Cluster
+from grouptrail.kafka.errors import KafkaLoginError
+from servers.kafka import Broker
+from servers.kdc import REALM
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
+from support import landed
+from support.cli_in_process import Cli, run_cli, succeeded
+from support.cli_process import Grouptrail
+from support.deadlines import scaled
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all
+from support.kerberos_broker import CLIENT, SERVICE, KerberosBroker, kerberos_broker
+
+TOPIC, GROUP = "orders", "billing"
+TICKET_SECONDS, SESSION_SECONDS = 16, 10
+RIGHTS = (
+    ("READ", "TOPIC", OFFSETS_TOPIC, "LITERAL"),
+    ("DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED"),
+    ("DESCRIBE", "TOPIC", TOPIC, "LITERAL"),
+    ("DESCRIBE", "CLUSTER", "kafka-cluster", "LITERAL"),
+    ("DESCRIBE_CONFIGS", "TOPIC", "*", "LITERAL"),
+)
+
+
+@pytest.fixture(scope="module")
+def kerberos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosBroker]:
+    """A KDC, a broker, and a principal with the rights of all jobs."""
+    folder = tmp_path_factory.mktemp("kerberos")
+    with kerberos_broker(folder, session_seconds=SESSION_SECONDS) as started:
+        client = AdminClient({"bootstrap.servers": started.broker.bootstrap})
+        client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(PATIENCE_SECONDS)
+        ensure_offsets_topic(started.broker.bootstrap)
+        commit(started.broker, 0)
+        for right in RIGHTS:
+            started.broker.allow(CLIENT, *right)
+        yield started
+
+
+@pytest.fixture
+def broker(kerberos: KerberosBroker) -> Broker:
+    return kerberos.broker
+
+
+def commit(broker: Broker, offset: int) -> None:
+    commit_all(broker.bootstrap, GROUP, {(TOPIC, 0): offset})
+
+
+def committed(config: Config) -> set[int]:
+    """Return the offsets committed to partition 0 that have landed."""
+    return {row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == GROUP}
+
+
+def test_kerberos_all_jobs_run_once_with_one_keytab(kerberos: KerberosBroker, config: Config, cli: Cli) -> None:
+    """The same settings log in kafka-python and Spark's Java client, each with tickets of its own."""
+    environ = kerberos.environment()
+    doctor = succeeded(run_cli(config, "doctor", environ=environ))
+    of_python = kerberos.kdc.logins(CLIENT)
+    succeeded(cli(config, "run", "--once", environ=environ))
+    assert "ok    records    can be read" in doctor
+    assert 0 < of_python < kerberos.kdc.logins(CLIENT)
+    assert committed(config) >= {0}
+    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {(TOPIC, None)}
+    assert {row["topic"] for row in landed.rows(config, "topic_configs")} >= {TOPIC}
+
+
+def test_kerberos_ticket_cache_of_the_user_logs_in_both_clients(
+    kerberos: KerberosBroker, config: Config, cli: Cli, tmp_path: Path
+) -> None:
+    """Without a keytab, and with no principal: that of `kinit`."""
+    cache = tmp_path / "cache"
+    kerberos.kdc.kinit(kerberos.keytab, CLIENT, cache, "-l", "5m")
+    environ = kerberos.environment(useTicketCache="true", ticketCache=str(cache))
+    succeeded(run_cli(config, "doctor", environ=environ))
+    succeeded(cli(config, "run", "--once", "--job", "decode", environ=environ))
+    assert committed(config) >= {0}
+
+
+def test_kerberos_connection_logs_in_again_with_renewed_tickets_and_a_new_key(
+    kerberos: KerberosBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One connection of kafka-python outlives a ticket and a session; a replaced keytab is read again."""
+    kdc, lives_seconds = kerberos.kdc, 4
+    monkeypatch.setenv("KRB5_CONFIG", str(kdc.config))
+    keytab = kdc.keytab("short.keytab", "short")
+    kdc.limit("short", lives_seconds)
+    with closing(Cluster(kerberos.settings(**kerberos.keytab_options(keytab, "short")))) as cluster:
+        first = cluster.brokers()
+        connection = cluster._admin
+        kdc.keytab("short.keytab", "short")
+        kdc.limit("short", lives_seconds)
+        issued, ends_at = kdc.logins("short"), time.monotonic() + SESSION_SECONDS + 1
+        await_that(lambda: cluster.brokers() == first and time.monotonic() > ends_at, scaled(60))
+        assert cluster._admin is connection, "its session has ended"
+        assert kdc.logins("short") > issued
+
+
+def options_of(kerberos: KerberosBroker, what: str, folder: Path) -> dict[str, str]:
+    """Return the JAAS options of a login that fails."""
+    kdc = kerberos.kdc
+    if what == "unknown principal":
+        keytab = kdc.keytab("deleted.keytab", "deleted")
+        kdc.delete("deleted")
+        return kerberos.keytab_options(keytab, "deleted")
+    if what == "old key":
+        keytab = folder / "old.keytab"
+        keytab.write_bytes(kdc.keytab("renewed.keytab", "renewed").read_bytes())
+        kdc.keytab("renewed.keytab", "renewed")
+        return kerberos.keytab_options(keytab, "renewed")
+    if what == "other keytab":
+        return kerberos.keytab_options(principal="nobody")
+    if what == "no keytab":
+        return kerberos.keytab_options(folder / "none")
+    cache = folder / "cache"
+    if what == "expired ticket":
+        kdc.kinit(kerberos.keytab, CLIENT, cache, "-l", "1s")
+        ends_at = time.monotonic() + 1.5
+        await_that(lambda: time.monotonic() > ends_at, scaled(30))
+    return {"useTicketCache": "true", "ticketCache": str(cache)}
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (
+            "unknown principal",
+            f"no Kerberos login as deleted@{REALM} (Client 'deleted@{REALM}' not found in Kerberos database): create",
+        ),
+        ("old key", "(Preauthentication failed): the keytab's key is not, or no longer, that of the KDC"),
+        ("other keytab", f"has no key of nobody@{REALM}: klist -k shows its keys"),
+        ("no keytab", "none cannot be read (No such file or directory): put it there"),
+        ("no ticket", "(No credentials cache found): run kinit, or give a keytab"),
+        ("expired ticket", "(Ticket expired): run kinit, or give a keytab"),
+    ],
+)
+def test_kerberos_login_that_fails_exits_with_one_line(
+    kerberos: KerberosBroker, config: Config, tmp_path: Path, what: str, message: str
+) -> None:
+    assert_refused(config, kerberos.environment(**options_of(kerberos, what, tmp_path)), message)
+
+
+def assert_refused(config: Config, environ: dict[str, str], message: str) -> None:
+    refused = run_cli(config, "run", environ=environ)
+    [line] = refused.printed.strip().splitlines()
+    assert refused.returncode == 1
+    assert message in line
+
+
+def test_kerberos_service_that_the_kdc_does_not_know_exits_with_one_line(
+    kerberos: KerberosBroker, config: Config
+) -> None:
+    environ = kerberos.environment() | {"GROUPTRAIL_KAFKA__SASL_KERBEROS_SERVICE_NAME": "other"}
+    message = "(Server other/localhost@GROUPTRAIL.TEST not found in Kerberos database): create it, or check kafka."
+    assert_refused(config, environ, message)
+
+
+def test_kerberos_kdc_down_exits_with_one_line(kerberos: KerberosBroker, config: Config, tmp_path: Path) -> None:
+    # A login of its own, without the ticket of other tests.
+    keytab = tmp_path / "keytab"
+    keytab.write_bytes(kerberos.keytab.read_bytes())
+    down = kerberos.kdc.write_config("down.conf", port=1)
+    environ = kerberos.environment(down, **kerberos.keytab_options(keytab))
+    assert_refused(config, environ, f"no Kerberos login (Cannot contact any KDC for realm '{REALM}'): start the KDC")
+
+
+def test_kerberos_broker_with_an_old_keytab_refuses_the_ticket(
+    kerberos: KerberosBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A principal of the same name, whose key in the broker's keytab is another one."""
+    monkeypatch.setenv("KRB5_CONFIG", str(kerberos.kdc.config))
+    kept = (kerberos.kdc.directory / "broker.keytab").read_bytes()
+    try:
+        kerberos.kdc.keytab("broker.keytab", SERVICE)
+        (kerberos.kdc.directory / "broker.keytab").write_bytes(kept)
+        with pytest.raises(KafkaLoginError, match=r"refuses the Kerberos ticket of grouptrail@.*keytab and clocks"):
+            Cluster(kerberos.settings()).brokers()
+    finally:
+        kerberos.kdc.keytab("broker.keytab", SERVICE)
+
+
+@pytest.fixture
+def short_tickets(kerberos: KerberosBroker) -> Iterator[None]:
+    """Tickets that live for seconds, for processes that start meanwhile."""
+    kerberos.kdc.limit(CLIENT, TICKET_SECONDS)
+    yield
+    kerberos.kdc.limit(CLIENT, 3600)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("short_tickets")
+def test_kerberos_pipeline_outlives_its_tickets_without_an_error(kerberos: KerberosBroker, config: Config) -> None:
+    """Through three lives of a ticket, and several sessions of a connection."""
+    environ = kerberos.environment() | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
+    run = Grouptrail(config, "run", environ=environ)
+    printed: list[str] = []
+    reader = threading.Thread(target=lambda: printed.extend(run.lines()))
+    reader.start()
+    try:
+        await_that(lambda: any("lag batch" in line for line in printed), scaled(120))
+        ends_at = time.monotonic() + 3 * TICKET_SECONDS
+        for offset in itertools.count(1):
+            commit(kerberos.broker, offset)
+            await_that(lambda offset=offset: offset in committed(config), scaled(30))  # type: ignore[misc]
+            if time.monotonic() > ends_at:
+                break
+        run.process.send_signal(signal.SIGTERM)
+        run.process.wait(scaled(60))
+    finally:
+        run.kill()
+        reader.join()
+    text = "".join(printed)
+    assert run.process.returncode == 143, text
+    assert committed(config) >= set(range(offset + 1))
+    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {(TOPIC, None)}
+    assert not [line for line in printed if "restarting it" in line or "ERROR" in line or "Exception" in line]
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("short_tickets")
+def test_kerberos_kdc_down_for_longer_than_a_ticket_lives_loses_nothing(
+    kerberos: KerberosBroker, config: Config
+) -> None:
+    """Refused meanwhile, the job is tried again with one line each."""
+    run = Grouptrail(config, "run", "--job", "decode", environ=kerberos.environment())
+    printed: list[str] = []
+
+    def read_until(condition: Callable[[str], bool]) -> None:
+        for line in run.lines():
+            printed.append(line)
+            if condition(line):
+                return
+
+    try:
+        read_until(lambda line: line.startswith("batch "))
+        kerberos.kdc.stop()
+        read_until(lambda line: "restarting it in" in line)
+        commit(kerberos.broker, 4711)
+        kerberos.kdc.start()
+        read_until(lambda line: line.startswith("batch ") and 4711 in committed(config))
+        run.process.send_signal(signal.SIGTERM)
+        printed.append(run.finished(60))
+    finally:
+        run.kill()
+        kerberos.kdc.stop()
+        kerberos.kdc.start()
+    text = "".join(printed)
+    assert run.process.returncode == 143, text
+    assert "job decode: restarted" in text
+    assert not [line for line in text.splitlines() if "Traceback" in line or " ERROR " in line or "\tat " in line]
+    landed.assert_progress_adds_up(config)
