@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -91,8 +91,11 @@ class SparkCluster:
         spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self.python)}
         return own | java_environment(find_java()) | spark
 
-    def submission(self, archives: Path | None, *, executors: int = 2) -> list[str]:
-        """Return the command up to the script's arguments; archives in that folder, if given, contain grouptrail."""
+    def submission(self, archives: Path | None, *, executors: int = 2, files: Sequence[str] = ()) -> list[str]:
+        """Return the command up to the script's arguments; archives in that folder, if given, contain grouptrail.
+
+        Executors get `files` in their working folder.
+        """
         settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
         brought = []
         if archives is not None:
@@ -106,6 +109,7 @@ class SparkCluster:
             *("--executor-cores", "1", "--total-executor-cores", str(executors)),
             *("--jars", ",".join(sorted(map(str, connector_jars().glob("*.jar"))))),
             *brought,
+            *(("--files", ",".join(files)) if files else ()),
             *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
             str(SUBMIT),
         ]

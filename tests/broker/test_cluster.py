@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,8 @@ from spark.archive import archive_package, archive_requirements
 from support import landed
 from support.cli_process import Grouptrail
 from support.kafka_clients import await_that, commit_all
+from support.kerberos_broker import CLIENT as KERBEROS_CLIENT
+from support.kerberos_broker import kerberos_broker
 from support.token_server import CLIENT, SECRET, oauth_broker, token_server
 
 # Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
@@ -65,7 +68,9 @@ class Submitted:
         config: Config,
         *arguments: str,
         environ: Mapping[str, str] | None = None,
+        files: Sequence[str] = (),
     ) -> None:
+        self.config = config
         environ = cluster.environment() | {
             "PYTHONPATH": "grouptrail.zip:site-packages",
             "GROUPTRAIL_CLUSTER": config.cluster,
@@ -78,7 +83,7 @@ class Submitted:
             **(environ or {}),
         }
         self.process = subprocess.Popen(
-            [*cluster.submission(archives), *arguments],
+            [*cluster.submission(archives, files=files), *arguments],
             env=environ,
             cwd=archives,
             stdout=subprocess.PIPE,
@@ -139,34 +144,66 @@ def test_spark_submit_oauthbearer_executors_log_in_and_renew_their_tokens(
     """Java's client and kafka-python, in the driver and in executors, through two lives of a token."""
     with token_server() as tokens, oauth_broker(tmp_path / "kafka", tokens, session_seconds=LIFE_SECONDS) as broker:
         tokens.lives_seconds = LIFE_SECONDS
-        client = AdminClient({"bootstrap.servers": broker.bootstrap})
-        client.create_topics([NewTopic("orders", 1, 1)])["orders"].result(DEADLINE_SECONDS)
-        ensure_offsets_topic(broker.bootstrap)
-        commit_all(broker.bootstrap, "billing", {("orders", 0): 0})
-        broker.allow(CLIENT, "READ", "TOPIC", OFFSETS_TOPIC)
-        broker.allow(CLIENT, "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
-        broker.allow(CLIENT, "DESCRIBE", "TOPIC", "orders")
-        config = landed.config_of(broker.sasl_bootstrap, tmp_path / "warehouse")
+        config = prepared(broker, CLIENT, tmp_path)
         settings = tokens.settings().items()
         environ = {f"GROUPTRAIL_KAFKA__{name.replace('.', '_').upper()}": value for name, value in settings}
-        run = Submitted(cluster, archives, config, environ=environ)
-        try:
-            await_that(lambda: run.batches("lag batch") > 0, DEADLINE_SECONDS)
-            ends_at = time.monotonic() + 2.5 * LIFE_SECONDS
-            for offset in itertools.count(1):
-                commit_all(broker.bootstrap, "billing", {("orders", 0): offset})
-                seen = run.batches()
-                await_that(lambda seen=seen: run.batches() > seen, DEADLINE_SECONDS)  # type: ignore[misc]
-                if time.monotonic() > ends_at:
-                    break
-            run.terminated()
-        finally:
-            run.kill()
-    printed = "".join(run.printed)
-    assert "restarting it in" not in printed
-    assert {row["committed_offset"] for row in landed.rows(config, "offset_commits")} >= set(range(offset + 1))
-    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {("orders", None)}
+        printed = run_through(2.5 * LIFE_SECONDS, Submitted(cluster, archives, config, environ=environ), broker)
+    assert_nothing_failed(printed, config)
     assert not [secret for secret in (SECRET, *tokens.issued) if secret in printed]
+
+
+def test_spark_submit_kerberos_executors_log_in_with_the_keytab_that_the_submission_brings(
+    cluster: SparkCluster, archives: Path, tmp_path: Path
+) -> None:
+    """As the test before, with a krb5.conf that each process has in its working folder, too."""
+    with kerberos_broker(tmp_path / "kerberos", session_seconds=LIFE_SECONDS) as kerberos:
+        kerberos.kdc.limit(KERBEROS_CLIENT, LIFE_SECONDS)
+        config = prepared(kerberos.broker, KERBEROS_CLIENT, tmp_path)
+        for file in (kerberos.keytab, kerberos.kdc.config):
+            shutil.copy(file, archives)
+        names = (kerberos.keytab.name, kerberos.kdc.config.name)
+        environ = kerberos.environment(Path(names[1]), **kerberos.keytab_options(Path(names[0])))
+        run = Submitted(cluster, archives, config, environ=environ, files=names)
+        printed = run_through(2.5 * LIFE_SECONDS, run, kerberos.broker)
+    assert_nothing_failed(printed, config)
+
+
+def prepared(broker: Broker, client: str, folder: Path) -> Config:
+    """Create a topic and a group, and give the client of the jobs its rights."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(DEADLINE_SECONDS)
+    ensure_offsets_topic(broker.bootstrap)
+    commit_all(broker.bootstrap, "billing", {("orders", 0): 0})
+    broker.allow(client, "READ", "TOPIC", OFFSETS_TOPIC)
+    broker.allow(client, "DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED")
+    broker.allow(client, "DESCRIBE", "TOPIC", "orders")
+    return landed.config_of(broker.sasl_bootstrap, folder / "warehouse")
+
+
+def run_through(seconds: float, run: Submitted, broker: Broker) -> str:
+    """Commit ascending offsets for so long, each after the one before has landed; return what the driver printed."""
+    try:
+        await_that(lambda: run.batches("lag batch") > 0, DEADLINE_SECONDS)
+        ends_at = time.monotonic() + seconds
+        for offset in itertools.count(1):
+            commit_all(broker.bootstrap, "billing", {("orders", 0): offset})
+            await_that(lambda offset=offset: offset in committed(run.config), DEADLINE_SECONDS)  # type: ignore[misc]
+            if time.monotonic() > ends_at:
+                break
+        run.terminated()
+    finally:
+        run.kill()
+    return "".join(run.printed)
+
+
+def committed(config: Config) -> set[int]:
+    return {row["committed_offset"] for row in landed.rows(config, "offset_commits")}
+
+
+def assert_nothing_failed(printed: str, config: Config) -> None:
+    assert "restarting it in" not in printed
+    assert committed(config) == set(range(max(committed(config)) + 1))
+    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {("orders", None)}
 
 
 def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(

@@ -148,33 +148,38 @@ def options_of(kerberos: KerberosBroker, what: str, folder: Path) -> dict[str, s
     ],
 )
 def test_kerberos_login_that_fails_exits_with_one_line(
-    kerberos: KerberosBroker, config: Config, tmp_path: Path, what: str, message: str
+    kerberos: KerberosBroker, config: Config, cli: Cli, what: str, message: str
 ) -> None:
-    assert_refused(config, kerberos.environment(**options_of(kerberos, what, tmp_path)), message)
+    options = options_of(kerberos, what, Path(config.warehouse).parent)
+    assert_refused(cli, config, kerberos.environment(**options), message)
 
 
-def assert_refused(config: Config, environ: dict[str, str], message: str) -> None:
-    refused = run_cli(config, "run", environ=environ)
+def assert_refused(cli: Cli, config: Config, environ: dict[str, str], message: str) -> None:
+    refused = cli(config, "run", environ=environ)
     [line] = refused.printed.strip().splitlines()
     assert refused.returncode == 1
     assert message in line
 
 
 def test_kerberos_service_that_the_kdc_does_not_know_exits_with_one_line(
-    kerberos: KerberosBroker, config: Config
+    kerberos: KerberosBroker, config: Config, cli: Cli
 ) -> None:
     environ = kerberos.environment() | {"GROUPTRAIL_KAFKA__SASL_KERBEROS_SERVICE_NAME": "other"}
     message = "(Server other/localhost@GROUPTRAIL.TEST not found in Kerberos database): create it, or check kafka."
-    assert_refused(config, environ, message)
+    assert_refused(cli, config, environ, message)
 
 
-def test_kerberos_kdc_down_exits_with_one_line(kerberos: KerberosBroker, config: Config, tmp_path: Path) -> None:
+def test_kerberos_kdc_down_exits_with_one_line(
+    kerberos: KerberosBroker, config: Config, cli: Cli, tmp_path: Path
+) -> None:
     # A login of its own, without the ticket of other tests.
     keytab = tmp_path / "keytab"
     keytab.write_bytes(kerberos.keytab.read_bytes())
     down = kerberos.kdc.write_config("down.conf", port=1)
     environ = kerberos.environment(down, **kerberos.keytab_options(keytab))
-    assert_refused(config, environ, f"no Kerberos login (Cannot contact any KDC for realm '{REALM}'): start the KDC")
+    assert_refused(
+        cli, config, environ, f"no Kerberos login (Cannot contact any KDC for realm '{REALM}'): start the KDC"
+    )
 
 
 def test_kerberos_broker_with_an_old_keytab_refuses_the_ticket(
