@@ -26,12 +26,12 @@ _START_SECONDS = 30
 _POLL_SECONDS = 0.05
 
 
-class KdcError(GrouptrailError):
+class NoKdcError(GrouptrailError):
     """The KDC is not available, or does not start."""
 
 
 @cache
-def _installation() -> Path | KdcError | None:
+def _installation() -> Path | NoKdcError | None:
     """Return the folder with Debian's packages; None if all programs are on PATH."""
     if all(shutil.which(name) for name in _PROGRAMS):
         return None
@@ -39,8 +39,8 @@ def _installation() -> Path | KdcError | None:
         root = debian.unpacked("kerberos", "krb5-kdc", "krb5-admin-server", "krb5-user", with_dependencies=True)
         (root / "usr" / "sbin" / "krb5kdc").stat()
     except (OSError, subprocess.SubprocessError) as error:
-        return KdcError(
-            f"no krb5kdc on PATH, and Debian's package cannot be had ({error}): install krb5-kdc, krb5-admin-server "
+        return NoKdcError(
+            f"no krb5kdc on PATH, and Debian's packages cannot be had ({error}): install krb5-kdc, krb5-admin-server "
             "and krb5-user"
         )
     return root
@@ -49,12 +49,12 @@ def _installation() -> Path | KdcError | None:
 class Kdc:
     """A KDC with its files under `directory`; its tickets live for an hour, or what `limit` says.
 
-    The process dies with this one. Raises KdcError if there is no KDC on this machine.
+    The process dies with this one. Raises NoKdcError if there is no KDC on this machine.
     """
 
     def __init__(self, directory: Path) -> None:
         installation = _installation()
-        if isinstance(installation, KdcError):
+        if isinstance(installation, NoKdcError):
             raise installation
         self._root = installation
         self.directory = directory.absolute()
@@ -66,9 +66,9 @@ class Kdc:
         self._write_settings()
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
 
-    def write_config(self, name: str, port: int | None = None, **defaults: str) -> Path:
-        """Write a krb5.conf for clients, by default of this KDC, with more settings of `libdefaults`."""
-        settings = {"default_realm": REALM, "dns_lookup_kdc": "false", "clockskew": "5", **defaults}
+    def write_config(self, name: str, port: int | None = None) -> Path:
+        """Write a krb5.conf for clients, by default of this KDC."""
+        settings = {"default_realm": REALM, "dns_lookup_kdc": "false", "clockskew": "5"}
         lines = ["[libdefaults]", *(f"  {key} = {value}" for key, value in settings.items())]
         lines += ["[realms]", f"  {REALM} = {{", f"    kdc = 127.0.0.1:{port or self._port}", "  }"]
         file = self.directory / name
@@ -116,7 +116,7 @@ class Kdc:
             else:
                 return self
         self.stop()
-        raise KdcError(f"krb5kdc did not start: {(self.directory / 'output.log').read_text().strip()}")
+        raise NoKdcError(f"krb5kdc did not start: {(self.directory / 'output.log').read_text().strip()}")
 
     def stop(self) -> None:
         """Kill it."""
@@ -124,13 +124,12 @@ class Kdc:
             processes.kill(self._process)
             self._process = None
 
-    def keytab(self, name: str, *principals: str) -> Path:
-        """Create principals with random keys and return a keytab with them; existing ones get new keys."""
+    def keytab(self, name: str, principal: str) -> Path:
+        """Create a principal with a random key and return its keytab; an existing one gets a new key."""
         file = self.directory / name
         file.unlink(missing_ok=True)
-        for principal in principals:
-            self._administer(f"addprinc -randkey {principal}")
-            self._administer(f"ktadd -k {file} {principal}")
+        self._administer(f"addprinc -randkey {principal}")
+        self._administer(f"ktadd -k {file} {principal}")
         return file
 
     def limit(self, principal: str, seconds: int) -> None:
@@ -157,7 +156,7 @@ class Kdc:
         command = [self._program(name), *arguments]
         done = subprocess.run(command, env=self._environment(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise KdcError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()}")
+            raise NoKdcError(f"{name} {' '.join(arguments)} failed: {done.stderr.strip()}")
 
     def _program(self, name: str) -> str:
         if self._root is None:

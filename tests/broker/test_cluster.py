@@ -201,7 +201,7 @@ def committed(config: Config) -> set[int]:
 
 
 def assert_nothing_failed(printed: str, config: Config) -> None:
-    assert "restarting it in" not in printed
+    assert "restarting it in" not in printed, printed
     assert committed(config) == set(range(max(committed(config)) + 1))
     assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {("orders", None)}
 

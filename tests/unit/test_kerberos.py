@@ -8,10 +8,10 @@ import pytest
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import gssapi
-from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KdcError
+from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KdcUnreachableError
 from grouptrail.kafka.gssapi import GssError
 from grouptrail.kafka.jaas import jaas_options
-from grouptrail.kafka.kerberos import Exchange, KerberosLogin, Login, kerberos_login
+from grouptrail.kafka.kerberos import Exchange, Login, Tickets, tickets_of
 from grouptrail.kafka.settings import client_arguments, java_settings
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
@@ -45,11 +45,11 @@ def test_login_with_ticket_cache_needs_no_principal() -> None:
 
 def test_kerberos_login_is_shared_by_clients_with_the_same_settings() -> None:
     """GSSAPI is Java's default; other mechanisms have no login here."""
-    login = kerberos_login(SETTINGS)
-    assert login is kerberos_login({name: value for name, value in SETTINGS.items() if name != "sasl.mechanism"})
-    assert login is not kerberos_login(with_line("useTicketCache=true"))
-    assert kerberos_login({**SETTINGS, "sasl.mechanism": "PLAIN"}) is None
-    assert kerberos_login({**SETTINGS, "security.protocol": "SSL"}) is None
+    login = tickets_of(SETTINGS)
+    assert login is tickets_of({name: value for name, value in SETTINGS.items() if name != "sasl.mechanism"})
+    assert login is not tickets_of(with_line("useTicketCache=true"))
+    assert tickets_of({**SETTINGS, "sasl.mechanism": "PLAIN"}) is None
+    assert tickets_of({**SETTINGS, "security.protocol": "SSL"}) is None
 
 
 @pytest.mark.parametrize(
@@ -97,33 +97,33 @@ def test_java_settings_quotes_paths_and_reads_the_configuration_again() -> None:
         (-1765328360, KafkaLoginError, "export the keytab again"),
         (-1765328347, KafkaLoginError, "synchronize the clocks"),
         (-1765328243, KafkaLoginError, "has no key of g@EXAMPLE.COM"),
-        (-1765328228, KdcError, "start the KDC"),
-        (-1765328230, KdcError, "start the KDC"),
+        (-1765328228, KdcUnreachableError, "start the KDC"),
+        (-1765328230, KdcUnreachableError, "start the KDC"),
         (-1, KafkaLoginError, "and krb5.conf"),
         (0, KafkaLoginError, "and krb5.conf"),
     ],
 )
 def test_explained_error_of_the_library_has_a_remedy(code: int, kind: type[GrouptrailError], message: str) -> None:
-    error = KerberosLogin(Login.of(SETTINGS)).explained(GssError("why", code))
+    error = Tickets(Login.of(SETTINGS)).explained(GssError("why", code))
     assert type(error) is kind
     assert message in str(error)
     assert "\n" not in str(error)
 
 
 def test_explained_missing_ticket_cache_names_kinit() -> None:
-    login = KerberosLogin(Login.of(with_line("useTicketCache=true")))
+    login = Tickets(Login.of(with_line("useTicketCache=true")))
     assert "as the ticket cache's principal (why): run kinit" in str(login.explained(GssError("why", -1765328189)))
 
 
 def test_prepare_without_the_library_names_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gssapi, "is_installed", lambda: False)
     with pytest.raises(KafkaSettingError, match="install the package libgssapi-krb5-2"):
-        KerberosLogin(Login.of(SETTINGS)).prepare()
+        Tickets(Login.of(SETTINGS)).prepare()
 
 
 def test_prepare_keytab_that_cannot_be_read_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gssapi, "is_installed", lambda: True)
-    login = KerberosLogin(Login.of(with_line(f'useKeyTab=true keyTab="{tmp_path}/none" principal=g')))
+    login = Tickets(Login.of(with_line(f'useKeyTab=true keyTab="{tmp_path}/none" principal=g')))
     with pytest.raises(KafkaLoginError, match=r"none cannot be read \(No such file or directory\)"):
         login.prepare()
 
@@ -148,7 +148,7 @@ def test_prepare_expired_ticket_is_left_for_an_empty_cache(tmp_path: Path, monke
     acquired = Acquired(60, 0, 60, 60)
     monkeypatch.setattr(gssapi, "is_installed", lambda: True)
     monkeypatch.setattr(gssapi, "Credentials", acquired)
-    login = KerberosLogin(Login.of(with_line(f'useKeyTab=true keyTab="{keytab}" principal=g')))
+    login = Tickets(Login.of(with_line(f'useKeyTab=true keyTab="{keytab}" principal=g')))
     login.prepare()
     login.prepare()
     login.prepare()
@@ -179,7 +179,7 @@ class Context:
 
 def exchange_with(layers: bytes) -> Exchange:
     context: object = Context(layers)
-    return Exchange(KerberosLogin(Login.of(SETTINGS)), context)  # type: ignore[arg-type]
+    return Exchange(Tickets(Login.of(SETTINGS)), context)  # type: ignore[arg-type]
 
 
 def test_exchange_agrees_on_no_security_layer() -> None:

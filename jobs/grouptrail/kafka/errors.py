@@ -23,7 +23,7 @@ class TokenEndpointError(LoginServerError):
     """The token endpoint does not answer as one."""
 
 
-class KdcError(LoginServerError):
+class KdcUnreachableError(LoginServerError):
     """No KDC of the Kerberos realm answers."""
 
 

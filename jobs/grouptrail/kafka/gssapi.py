@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
 from functools import cache
 from typing import Any
@@ -32,6 +33,7 @@ class GssError(Exception):
 
 
 class _Buffer(ctypes.Structure):
+    kept: bytes
     _fields_ = (("length", c_size_t), ("value", c_void_p))
 
 
@@ -134,26 +136,26 @@ class Context:
 
     def step(self, token: bytes) -> bytes:
         """Return the token to send after the one received, at first b"". Raises GssError."""
-        answer = _Buffer()
-        major = _call(
-            "gss_init_sec_context",
-            *(self._credentials.handle, byref(self._handle), self._service, byref(_KERBEROS), _MUTUAL, 0, None),
-            *(byref(_buffer(token)), None, byref(answer), None, None),
-        )
-        self.is_complete = not major & _CONTINUE_NEEDED
-        return _taken(answer)
+        with _output() as answer:
+            major = _call(
+                "gss_init_sec_context",
+                *(self._credentials.handle, byref(self._handle), self._service, byref(_KERBEROS), _MUTUAL, 0, None),
+                *(byref(_buffer(token)), None, byref(answer), None, None),
+            )
+            self.is_complete = not major & _CONTINUE_NEEDED
+            return _content(answer)
 
     def unwrap(self, message: bytes) -> bytes:
         """Return the content of a message after checking its signature. Raises GssError."""
-        content = _Buffer()
-        _call("gss_unwrap", self._handle, byref(_buffer(message)), byref(content), None, None)
-        return _taken(content)
+        with _output() as content:
+            _call("gss_unwrap", self._handle, byref(_buffer(message)), byref(content), None, None)
+            return _content(content)
 
     def wrap(self, content: bytes) -> bytes:
         """Return a signed message that is not encrypted. Raises GssError."""
-        message = _Buffer()
-        _call("gss_wrap", self._handle, 0, 0, byref(_buffer(content)), None, byref(message))
-        return _taken(message)
+        with _output() as message:
+            _call("gss_wrap", self._handle, 0, 0, byref(_buffer(content)), None, byref(message))
+            return _content(message)
 
 
 class _Name(c_void_p):
@@ -179,14 +181,23 @@ def _release(name: str, handle: c_void_p, *arguments: Any) -> None:
 
 
 def _buffer(content: bytes) -> _Buffer:
-    return _Buffer(len(content), ctypes.cast(c_char_p(content), c_void_p))
+    buffer = _Buffer(len(content), ctypes.cast(c_char_p(content), c_void_p))
+    buffer.kept = content
+    return buffer
 
 
-def _taken(buffer: _Buffer) -> bytes:
-    """Return the content of a buffer that the library has allocated, and free it."""
-    content = ctypes.string_at(buffer.value, buffer.length) if buffer.length else b""
-    _library().gss_release_buffer(byref(c_uint32()), byref(buffer))
-    return content
+@contextmanager
+def _output() -> Iterator[_Buffer]:
+    """Yield a buffer whose content the library allocates, and free that."""
+    buffer = _Buffer()
+    try:
+        yield buffer
+    finally:
+        _library().gss_release_buffer(byref(c_uint32()), byref(buffer))
+
+
+def _content(buffer: _Buffer) -> bytes:
+    return ctypes.string_at(buffer.value, buffer.length) if buffer.length else b""
 
 
 def _call(name: str, *arguments: Any) -> int:
@@ -201,8 +212,8 @@ def _call(name: str, *arguments: Any) -> int:
 
 
 def _text(status: int, kind: int) -> str:
-    message, more = _Buffer(), c_uint32()
-    function = _library().gss_display_status
-    if function(byref(c_uint32()), status, kind, byref(_KERBEROS), byref(more), byref(message)) & _ERRORS:
-        return f"GSSAPI status {status}"
-    return " ".join(_taken(message).decode(errors="replace").split())
+    display = _library().gss_display_status
+    with _output() as message:
+        if display(byref(c_uint32()), status, kind, byref(_KERBEROS), byref(c_uint32()), byref(message)) & _ERRORS:
+            return f"GSSAPI status {status}"
+        return " ".join(_content(message).decode(errors="replace").split())

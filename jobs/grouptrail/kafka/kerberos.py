@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import gssapi
-from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KdcError
+from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KdcUnreachableError
 from grouptrail.kafka.gssapi import GssError
 from grouptrail.kafka.jaas import jaas_line, jaas_options
 
@@ -50,6 +52,9 @@ _REMEDIES = {
     -1765328347: _SET_CLOCKS,
     -1765328236: _SET_CLOCKS,
 }
+# Refused tickets stay in memory: they are exchanged no more often.
+_KEEP_SECONDS = 300.0
+
 _NO_TICKET_CACHE = (-1765328243, -1765328189)
 _NO_KDC = (-1765328230, -1765328228)
 
@@ -57,9 +62,9 @@ _NO_KDC = (-1765328230, -1765328228)
 class Exchange:
     """The client's side of a login with SASL GSSAPI (RFC 4752), without a security layer, as Kafka has it."""
 
-    def __init__(self, login: KerberosLogin, context: gssapi.Context) -> None:
+    def __init__(self, tickets: Tickets, context: gssapi.Context) -> None:
         self.is_done = False
-        self._login = login
+        self._tickets = tickets
         self._context = context
         self._has_agreed = False
         self._answer = context.step(b"")
@@ -70,11 +75,11 @@ class Exchange:
         return self._answer
 
     def receive(self, message: bytes) -> None:
-        """Take what the broker has sent. Raises as `KerberosLogin.begin`."""
+        """Take what the broker has sent. Raises as `Tickets.begin`."""
         try:
             self._receive(message)
         except GssError as error:
-            raise self._login.explained(error) from None
+            raise self._tickets.explained(error) from None
 
     def _receive(self, message: bytes) -> None:
         if not self._context.is_complete:
@@ -102,7 +107,7 @@ class Login:
         """Return the login that the settings of Kafka's client describe. Raises KafkaSettingError."""
         line = settings.get("sasl.jaas.config", "")
         options = jaas_options(line)
-        if "Krb5LoginModule" not in line.partition(" ")[0]:
+        if not re.match(r"\s*[\w.]*Krb5LoginModule\s", line):
             raise KafkaSettingError(f"{_JAAS} names no Krb5LoginModule, which GSSAPI needs: write {_EXAMPLE}")
         service = settings.get(_SERVICE) or options.get("serviceName")
         if not service or options.get("serviceName", service) != service:
@@ -122,7 +127,7 @@ class Login:
         raise KafkaSettingError(f"{_JAAS} has neither useKeyTab nor useTicketCache: write {_EXAMPLE}")
 
 
-class KerberosLogin:
+class Tickets:
     """The ticket of a login, renewed by libkrb5 when it is half over. May be used by several threads."""
 
     _numbers = itertools.count()
@@ -134,9 +139,13 @@ class KerberosLogin:
     def _new_cache(self) -> None:
         # The process's own cache in memory: nothing that others read or overwrite.
         self._own_cache = f"MEMORY:grouptrail-{os.getpid()}-{next(self._numbers)}"
+        self._keep_until = time.monotonic() + _KEEP_SECONDS
 
     def prepare(self) -> None:
-        """Get a ticket, or renew it if that is due. Raises KafkaLoginError, KdcError or KafkaSettingError."""
+        """Get a ticket, or renew it if that is due.
+
+        Raises KafkaLoginError, KdcUnreachableError or KafkaSettingError.
+        """
         self._credentials()
 
     def begin(self, host: str) -> Exchange:
@@ -148,8 +157,9 @@ class KerberosLogin:
             raise self.explained(error) from None
 
     def refused_by(self, servers: str) -> str:
-        """Return the error's text for a ticket that brokers refuse; get another one when one is needed."""
-        self._new_cache()
+        """Return the error's text for a ticket that brokers refuse; get another one if it is not new."""
+        if time.monotonic() >= self._keep_until:
+            self._new_cache()
         return (
             f"{servers} refuses the Kerberos ticket of {self._shown}: compare the brokers' keytab and clocks with "
             "those of the KDC, and see their log"
@@ -158,7 +168,7 @@ class KerberosLogin:
     def explained(self, error: GssError) -> GrouptrailError:
         """Return an error of the library as one of `grouptrail.kafka.errors`, with a remedy."""
         if error.code in _NO_KDC:
-            return KdcError(f"no Kerberos login ({error}): start the KDC, or {_CHECK_CONFIG}")
+            return KdcUnreachableError(f"no Kerberos login ({error}): start the KDC, or {_CHECK_CONFIG}")
         if self._login.keytab and error.code in _NO_TICKET_CACHE:
             return KafkaLoginError(
                 f"the keytab {self._login.keytab} has no key of {self._shown}: klist -k shows its keys; export the "
@@ -198,11 +208,11 @@ class KerberosLogin:
         return gssapi.Credentials(login.principal, store)
 
 
-_logins: dict[Login, KerberosLogin] = {}
+_tickets: dict[Login, Tickets] = {}
 _finding = threading.Lock()
 
 
-def kerberos_login(settings: Mapping[str, str]) -> KerberosLogin | None:
+def tickets_of(settings: Mapping[str, str]) -> Tickets | None:
     """Return the login in the settings of Kafka's client; None if these do not log in with Kerberos.
 
     All clients of a process that have the same login share a ticket. Raises KafkaSettingError.
@@ -211,7 +221,7 @@ def kerberos_login(settings: Mapping[str, str]) -> KerberosLogin | None:
         return None
     login = Login.of(settings)
     with _finding:
-        return _logins.setdefault(login, KerberosLogin(login))
+        return _tickets.setdefault(login, Tickets(login))
 
 
 def uses_kerberos(settings: Mapping[str, str]) -> bool:

@@ -12,7 +12,7 @@ from kafka import errors as client_errors
 
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import client_internals
-from grouptrail.kafka.kerberos import KerberosLogin
+from grouptrail.kafka.kerberos import Tickets
 from grouptrail.kafka.oauthbearer import Tokens
 
 LOGIN_REFUSED = (client_errors.SaslAuthenticationFailedError, client_errors.UnsupportedSaslMechanismError)
@@ -42,9 +42,9 @@ def token_provider(tokens: Tokens) -> Any:
 class _Exchange:
     """A login with Kerberos, whose errors are refused logins to kafka-python."""
 
-    def __init__(self, login: KerberosLogin, host: str) -> None:
+    def __init__(self, tickets: Tickets, host: str) -> None:
         with _as_refused_login():
-            self._exchange = login.begin(host)
+            self._exchange = tickets.begin(host)
 
     @property
     def is_done(self) -> bool:
@@ -58,9 +58,9 @@ class _Exchange:
             self._exchange.receive(message)
 
 
-def kerberos_name(login: KerberosLogin) -> Any:
+def kerberos_name(tickets: Tickets) -> Any:
     """Return the `sasl_kerberos_name` argument of an admin client or consumer."""
-    return client_internals.kerberos_name(partial(_Exchange, login))
+    return client_internals.kerberos_name(partial(_Exchange, tickets))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any
 from grouptrail.kafka import kerberos, oauthbearer
 from grouptrail.kafka.errors import KafkaSettingError
 from grouptrail.kafka.jaas import jaas_options
-from grouptrail.kafka.kerberos import KerberosLogin, kerberos_login
+from grouptrail.kafka.kerberos import Tickets, tickets_of
 from grouptrail.kafka.network import kerberos_name, token_provider
 from grouptrail.kafka.oauthbearer import Tokens, tokens_of, uses_tokens
 from grouptrail.kafka.tls import tls_context
@@ -71,9 +71,9 @@ def client_arguments(settings: Mapping[str, str], deadline_seconds: float = DEAD
     return arguments
 
 
-def login_of(settings: Mapping[str, str]) -> Tokens | KerberosLogin | None:
+def login_of(settings: Mapping[str, str]) -> Tokens | Tickets | None:
     """Return the login of the Java client's settings if it has to be renewed. Raises KafkaSettingError."""
-    return tokens_of(settings) or kerberos_login(settings)
+    return tokens_of(settings) or tickets_of(settings)
 
 
 def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _login(settings: Mapping[str, str]) -> dict[str, Any]:
     login = login_of(settings)
     if isinstance(login, Tokens):
         return {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": token_provider(login)}
-    if isinstance(login, KerberosLogin):
+    if isinstance(login, Tickets):
         return {"sasl_mechanism": mechanism, "sasl_kerberos_name": kerberos_name(login)}
     options = jaas_options(settings.get("sasl.jaas.config", ""))
     if not options.keys() >= {"username", "password"}:
