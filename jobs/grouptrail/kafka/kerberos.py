@@ -170,12 +170,22 @@ class Tickets:
         if error.code in _NO_KDC:
             return KdcUnreachableError(f"no Kerberos login ({error}): start the KDC, or {_CHECK_CONFIG}")
         if self._login.keytab and error.code in _NO_TICKET_CACHE:
-            return KafkaLoginError(
-                f"the keytab {self._login.keytab} has no key of {self._shown}: klist -k shows its keys; export the "
-                f"keytab again, or correct principal in {_JAAS}"
-            )
+            return KafkaLoginError(self._keytab_problem(self._login.keytab))
         remedy = _REMEDIES.get(error.code, f"check {_JAAS} and krb5.conf")
         return KafkaLoginError(f"no Kerberos login as {self._shown} ({error}): {remedy}")
+
+    def _keytab_problem(self, keytab: str) -> str:
+        try:
+            with open(keytab.removeprefix("FILE:"), "rb"):
+                pass
+        except OSError as error:
+            return (
+                f"the keytab {keytab} cannot be read ({error.strerror}): put it there, or correct keyTab in {_JAAS}"
+            )
+        return (
+            f"the keytab {keytab} has no key of {self._shown}: klist -k shows its keys; export the keytab again, or "
+            f"correct principal in {_JAAS}"
+        )
 
     @property
     def _shown(self) -> str:
@@ -187,8 +197,6 @@ class Tickets:
                 f"Kerberos needs {gssapi.LIBRARY}: install the package libgssapi-krb5-2 (Debian, Ubuntu) or "
                 "krb5-libs (Red Hat)"
             )
-        if self._login.keytab:
-            _check_keytab(self._login.keytab)
         try:
             credentials = self._acquired()
             if credentials.lifetime_seconds == 0 and self._login.keytab:
@@ -240,13 +248,3 @@ def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
     Login.of(settings)
     options = {"refreshKrb5Config": "true", **jaas_options(settings["sasl.jaas.config"])}
     return {**settings, "sasl.jaas.config": jaas_line(_MODULE, options)}
-
-
-def _check_keytab(keytab: str) -> None:
-    try:
-        with open(keytab.removeprefix("FILE:"), "rb"):
-            pass
-    except OSError as error:
-        raise KafkaLoginError(
-            f"the keytab {keytab} cannot be read ({error.strerror}): put it there, or correct keyTab in {_JAAS}"
-        ) from None
