@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from grouptrail.http import connections
-from grouptrail.http.server import IS_GONE, MAX_BODY_BYTES, Server, tls_context
+from grouptrail.http.server import IS_GONE, MAX_BODY_BYTES, Server
+from grouptrail.http.tls import tls_context
 from support.certificates import self_signed
 from support.deadlines import until
 from support.exporter_tables import DEADLINE_SECONDS
@@ -36,7 +37,7 @@ def answer(environ: dict[str, Any], start: Start) -> Iterable[bytes]:
 @contextlib.contextmanager
 def serving(application: Callable[..., Iterable[bytes]], tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     faults: list[BaseException] = []
-    server = Server("127.0.0.1:0", application, faults.append, tls)
+    server = Server("127.0.0.1:0", application, faults.append, None if tls is None else lambda: tls)
     server.start()
     try:
         yield server

@@ -204,9 +204,9 @@ def test_password_of_the_metrics_opens_pages_on_a_network_address(simulated: Con
 
 
 def test_client_certificates_open_pages_on_a_network_address() -> None:
-    assert Access(None, has_certificates=True).serves_pages(is_loopback=False)
-    assert not Access(None).serves_pages(is_loopback=False)
-    assert Access(None).serves_pages(is_loopback=True)
+    assert Access(has_certificates=True).serves_pages(is_loopback=False)
+    assert not Access().serves_pages(is_loopback=False)
+    assert Access().serves_pages(is_loopback=True)
 
 
 def test_token_without_tls_on_a_network_address_is_warned_about(simulated: Config, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from grouptrail.cli.options import ConfigOptions, Listen
+from grouptrail.cli.options import ConfigOptions, Listen, WebConfigFile
 from grouptrail.console.progress import Log, print_log
 
 # How `serve` reports its address.
@@ -25,12 +25,14 @@ def serve(
             help="Also serve the metric names of these exporters: kafka_exporter,kminion,burrow,kafka-lag-exporter.",
         ),
     ] = None,
+    web_config_file: WebConfigFile = None,
 ) -> None:
     """Serve Prometheus metrics from the tables, without a JVM, until Ctrl-C."""
-    _serve(options, {"exporter.listen": listen, "exporter.also_as": also_as}, print_log)
+    settings = {"exporter.listen": listen, "exporter.also_as": also_as, "exporter.web_config_file": web_config_file}
+    _serve(options, settings, print_log)
 
 
-def open_(options: ConfigOptions, listen: Listen = None) -> None:
+def open_(options: ConfigOptions, listen: Listen = None, web_config_file: WebConfigFile = None) -> None:
     """Run `serve` and open its address in the browser."""
 
     def log(line: str) -> None:
@@ -38,7 +40,7 @@ def open_(options: ConfigOptions, listen: Listen = None) -> None:
         if match := _SERVING.match(line):
             _open_browser(match[1])
 
-    _serve(options, {"exporter.listen": listen}, log)
+    _serve(options, {"exporter.listen": listen, "exporter.web_config_file": web_config_file}, log)
 
 
 def _serve(options: ConfigOptions, settings: Mapping[str, str | None], log: Log) -> None:

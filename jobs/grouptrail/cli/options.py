@@ -53,6 +53,15 @@ Listen = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Address to listen on. [default: exporter.listen, 127.0.0.1:9308]"),
 ]
+WebConfigFile = Annotated[
+    str | None,
+    typer.Option(
+        "--web.config.file",
+        metavar="FILE",
+        help="TLS and users of the metrics and pages, as Prometheus' exporters configure them. "
+        "[default: exporter.web_config_file]",
+    ),
+]
 OutputFile = Annotated[Path, typer.Option("-o", "--output", "--out", metavar="FILE", help="The file to write.")]
 TIMES = "For example 03:12, yesterday, '2h ago' or 2026-11-21T14:55:00Z; UTC unless it has an offset."
 """Help text of every option that takes a time."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grouptrail.cli.command import EXIT_ERROR
-from grouptrail.cli.options import ConfigOptions, Listen, RowsFormat, parse_names
+from grouptrail.cli.options import ConfigOptions, Listen, RowsFormat, WebConfigFile, parse_names
 from grouptrail.console.signals import interrupted_silently
 from grouptrail.console.text import harmless, harmless_json
 
@@ -20,6 +20,7 @@ def run(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Process what is available now, then exit.")] = False,
     listen: Listen = None,
+    web_config_file: WebConfigFile = None,
 ) -> None:
     """Run the pipeline: read __consumer_offsets and write the Delta tables."""
     from grouptrail.memory import keep_memory_within_batches
@@ -28,7 +29,8 @@ def run(
     with interrupted_silently():
         from grouptrail.runtime import pipeline
 
-        configs = options.with_settings({"exporter.listen": listen}).load_all()
+        settings = {"exporter.listen": listen, "exporter.web_config_file": web_config_file}
+        configs = options.with_settings(settings).load_all()
     pipeline.run(configs, jobs=_parse_jobs(job), once=once)
 
 

@@ -197,6 +197,9 @@ class ExporterConfig(Section):
         tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], SplitText
     ] = ()
     """Exporters whose metric names are served, too: `kafka_exporter`, `kminion`, `burrow`, `kafka-lag-exporter`."""
+    web_config_file: Path | None = None
+    """Web configuration file of Prometheus' exporters, with TLS, client certificates and users; read again when it
+    changes. It takes the place of the settings below."""
     tls_certificate: Path | None = None
     """PEM file of the server's certificate; enables TLS."""
     tls_key: Path | None = None
@@ -207,6 +210,14 @@ class ExporterConfig(Section):
     """User for HTTP basic authentication on `/metrics`; `/ready` and `/healthz` stay open."""
     basic_auth_password: Annotated[SecretStr, Field(min_length=1)] | None = None
     """The user's password, from the file or the environment variable."""
+
+    @model_validator(mode="after")
+    def _check_web_config(self) -> Self:
+        replaced = ("tls_certificate", "tls_key", "tls_client_ca", "basic_auth_user", "basic_auth_password")
+        named = [name for name in replaced if getattr(self, name) is not None]
+        if self.web_config_file is not None and named:
+            raise ValueError(f"web_config_file takes the place of {', '.join(named)}: set one or the other")
+        return self
 
     @model_validator(mode="after")
     def _check_basic_auth(self) -> Self:

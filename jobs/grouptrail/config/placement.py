@@ -20,7 +20,7 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain")
 _SHARED_OF_EXPORTER = (
     *("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca"),
-    *("basic_auth_user", "basic_auth_password"),
+    *("basic_auth_user", "basic_auth_password", "web_config_file"),
 )
 
 

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
@@ -18,15 +19,20 @@ from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.exporter.endpoints import CLOSED, Endpoints
 from grouptrail.exporter.errors import ExporterError
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
-from grouptrail.http.access import Access, basic_credentials
+from grouptrail.http.access import Access, Token, Users
+from grouptrail.http.hosts import is_loopback
 from grouptrail.http.logins import Logins
-from grouptrail.http.server import Server, WsgiApplication, keep_running, tls_context
+from grouptrail.http.server import Server, WsgiApplication, keep_running
+from grouptrail.http.tls import tls_context
+from grouptrail.http.web_config import ServerSettings, WebConfigFile
 from grouptrail.memory import release_memory
 from grouptrail.snapshot.reader import LAG_COLUMNS, STALE_SECONDS, ServedCluster, Snapshot, SnapshotReader
 from grouptrail.snapshot.state import NO_SNAPSHOT_YET, ClusterState, JobState
 from grouptrail.storage.damage import notes, out_of_range
 
 if TYPE_CHECKING:
+    import ssl
+
     from grouptrail.config.model import ExporterConfig, WebConfig
 
 
@@ -60,14 +66,11 @@ class Exporter:
         self._page: Page | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        access = _access(exporter, web)
+        self._settings = _settings(exporter, web, log)
         hosts = [*web.hosts, exporter.listen.rpartition(":")[0]]
         self._logins = Logins(log)
-        self._endpoints = Endpoints(lambda: self._page, self._problem, access, self._logins, hosts)
-        self._server = _listening(exporter, self._endpoints, self._count_restart)
-        self._endpoints.serves_pages = access.serves_pages(is_loopback=self._server.is_loopback)
-        has_secret = access.credentials is not None or access.token is not None
-        self._exposes_secret = has_secret and self.url.startswith("http:") and not self._server.is_loopback
+        self._endpoints = Endpoints(lambda: self._page, self._problem, self._settings, self._logins, hosts)
+        self._server = _listening(exporter.listen, self._endpoints, self._count_restart, self._settings)
         self._refresher = threading.Thread(target=self._keep_refreshing, name="exporter-refresh", daemon=True)
 
     @property
@@ -78,7 +81,7 @@ class Exporter:
     @property
     def serves_pages(self) -> bool:
         """Return whether clients get web pages."""
-        return self._endpoints.pages is not None and self._endpoints.serves_pages
+        return self._endpoints.serves_pages(self._settings(), self._server.address)
 
     @property
     def page(self) -> Page | None:
@@ -99,10 +102,12 @@ class Exporter:
         """Start taking snapshots and answering requests."""
         if self._endpoints.pages is not None and not self.serves_pages:
             self._log(f"web pages are not served at {self.url}: {CLOSED}")
-        if self._exposes_secret:
+        has_secret = self._settings().access.for_pages is not None
+        if has_secret and self.url.startswith("http:") and not is_loopback(self._server.address):
             self._log(
                 f"metrics: clients send the password or token for {self.url} unencrypted: "
-                "set exporter.tls_certificate and exporter.tls_key, unless a proxy in front of it provides TLS"
+                "set exporter.tls_certificate and exporter.tls_key, or tls_server_config in "
+                "exporter.web_config_file, unless a proxy in front of it provides TLS"
             )
         self._refresher.start()
         self._server.start()
@@ -185,33 +190,44 @@ class Exporter:
 
 
 def _listening(
-    config: ExporterConfig, application: WsgiApplication, on_fault: Callable[[BaseException], None]
+    listen: str,
+    application: WsgiApplication,
+    on_fault: Callable[[BaseException], None],
+    settings: Callable[[], ServerSettings],
 ) -> Server:
+    def tls() -> ssl.SSLContext:
+        context = settings().tls
+        assert context is not None  # TLS is not switched off while it runs
+        return context
+
+    try:
+        return Server(listen, application, on_fault, None if settings().tls is None else tls)
+    except OSError as error:
+        raise ExporterError(
+            f"cannot listen on {listen} ({error.strerror or error}): choose another with --listen"
+        ) from error
+
+
+def _settings(exporter: ExporterConfig, web: WebConfig, log: Log) -> Callable[[], ServerSettings]:
+    """Return what returns the server's settings as of now: those of a web configuration file may change."""
+    token = None if web.token_file is None else Token(read_token(web.token_file, "web.token_file"))
+    access = Access(token=token, is_open=web.allow_anonymous)
+    if exporter.web_config_file is not None:
+        return WebConfigFile(exporter.web_config_file, access, log).current
     tls = None
-    if config.tls_certificate is not None:
+    if exporter.tls_certificate is not None:
         try:
-            tls = tls_context(config.tls_certificate, config.tls_key, config.tls_client_ca)
+            tls = tls_context(exporter.tls_certificate, exporter.tls_key, exporter.tls_client_ca)
         except (OSError, ValueError) as error:
             raise ExporterError(
                 f"exporter.tls_certificate, tls_key or tls_client_ca cannot be used: {error}: give PEM files"
             ) from error
-    try:
-        return Server(config.listen, application, on_fault, tls)
-    except OSError as error:
-        raise ExporterError(
-            f"cannot listen on {config.listen} ({error.strerror or error}): choose another with --listen"
-        ) from error
-
-
-def _access(exporter: ExporterConfig, web: WebConfig) -> Access:
-    token = None if web.token_file is None else read_token(web.token_file, "web.token_file").encode()
-    user, password = exporter.basic_auth_user, exporter.basic_auth_password
-    return Access(
-        None if password is None else basic_credentials(f"{user}", password.get_secret_value()),
-        token,
-        has_certificates=exporter.tls_client_ca is not None,
-        is_open=web.allow_anonymous,
-    )
+    access = replace(access, has_certificates=exporter.tls_client_ca is not None)
+    if exporter.basic_auth_user is not None and exporter.basic_auth_password is not None:
+        passwords = {exporter.basic_auth_user: exporter.basic_auth_password.get_secret_value()}
+        access = replace(access, users=Users(passwords, {}))
+    settings = ServerSettings(tls, access)
+    return lambda: settings
 
 
 class _Cluster:

@@ -16,6 +16,8 @@ from grouptrail.http.hosts import is_loopback
 # So many wrong ones of an address are checked at once, further ones at this distance.
 AT_ONCE = 10
 SECONDS_EACH = 0.5
+# So many slow checks run or wait at a time: each of them occupies a connection.
+MAX_SLOW = 8
 # How long after a right one its address is not limited: there may be a proxy with many clients.
 _TRUSTED_SECONDS = 3600.0
 # So many addresses have a limit of their own; all others share one.
@@ -33,7 +35,7 @@ class Login(Enum):
     RIGHT = auto()
     WRONG = auto()
     UNCHECKED = auto()
-    """Too many before it were wrong."""
+    """Too many before it were wrong, or too many are being checked."""
 
 
 class Logins:
@@ -51,13 +53,19 @@ class Logins:
         self._trusted_until: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
         self._unchecked = 0
+        self._slow = 0
         self._pause = LOG_SECONDS
         self._timer: threading.Timer | None = None
 
-    def check(self, address: str, is_right: Callable[[], bool]) -> Login:
-        """Return whether what a client at this address sends is right; `is_right` is called for it, or not."""
+    def check(
+        self, address: str, is_right: Callable[[], bool], is_right_slowly: Callable[[], bool] | None = None
+    ) -> Login:
+        """Return whether what a client at this address sends is right; both are called for it, or not.
+
+        If `is_right`, which is fast, does not know, `is_right_slowly` is asked. Others do not wait for it.
+        """
         source = _source(address)
-        # Also `is_right`, which is fast: of a hundred requests at once, ten are checked.
+        # Also `is_right`: of a hundred requests at once, ten are checked.
         with self._lock:
             now = self._clock()
             limited = self._limit_of(source, now)
@@ -70,10 +78,28 @@ class Logins:
             if is_right():
                 self._trust(source, now)
                 return Login.RIGHT
-            if not is_limited:
-                self._limited_until[limited] = until + SECONDS_EACH
-            self._count(source)
-            return Login.WRONG
+            if is_right_slowly is not None and self._slow >= MAX_SLOW:
+                return Login.UNCHECKED
+            # It is wrong until it is found right.
+            charged = 0.0 if is_limited else SECONDS_EACH
+            if charged:
+                self._limited_until[limited] = until + charged
+            if is_right_slowly is None:
+                self._count(source)
+                return Login.WRONG
+            self._slow += 1
+        found = False
+        try:
+            found = is_right_slowly()
+        finally:
+            with self._lock:
+                self._slow -= 1
+                if found:
+                    self._trust(source, self._clock())
+                    self._limited_until[limited] = self._limited_until.get(limited, 0.0) - charged
+                else:
+                    self._count(source)
+        return Login.RIGHT if found else Login.WRONG
 
     def stop(self) -> None:
         """Report what is not reported yet."""

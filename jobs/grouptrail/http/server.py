@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote_to_bytes
 
@@ -17,17 +16,19 @@ from cheroot.wsgi import Gateway_10
 from cheroot.wsgi import Server as WsgiServer
 
 from grouptrail.http.connections import Connection, Connections
-from grouptrail.http.hosts import is_loopback
 
 if TYPE_CHECKING:
     import socket
 
 WsgiApplication = Callable[..., Iterable[bytes]]
+_Contexts = Callable[[], ssl.SSLContext]
 
 # In the WSGI environment: the address on which the server listens; SERVER_NAME is the one that this client reached.
 LISTENS_ON = "grouptrail.listens_on"
 # A function that returns whether the client is gone.
 IS_GONE = "grouptrail.is_gone"
+# The client's certificate, as ssl.SSLSocket.getpeercert returns it; None without one.
+CERTIFICATE = "grouptrail.certificate"
 # Of every response with status 503.
 _RETRY_AFTER = ("Retry-After", "5")
 # The first line and the headers of a request.
@@ -52,9 +53,12 @@ class Server:
         listen: str,
         application: WsgiApplication,
         on_fault: Callable[[BaseException], None],
-        tls: ssl.SSLContext | None = None,
+        tls: _Contexts | None = None,
     ) -> None:
-        """Start listening at an address such as `127.0.0.1:9308`. Raises OSError if that fails."""
+        """Start listening at an address such as `127.0.0.1:9308`. Raises OSError if that fails.
+
+        `tls` returns the context of the next connection.
+        """
         host, _, port = listen.rpartition(":")
         self._http = _Http((host.strip("[]"), int(port)), application, tls)
         try:
@@ -64,7 +68,7 @@ class Server:
         bound = self._http.bind_addr
         shown = f"[{host.strip('[]')}]" if ":" in host.strip("[]") else host
         self.url = f"{'http' if tls is None else 'https'}://{shown}:{bound[1]}"
-        self.is_loopback = is_loopback(str(bound[0]))
+        self.address = str(bound[0])
         self._on_fault = on_fault
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=_THREAD, daemon=True)
@@ -100,22 +104,12 @@ def keep_running(
         stopping.wait(_RESTART_SECONDS)
 
 
-def tls_context(certificate: Path, key: Path | None, client_ca: Path | None) -> ssl.SSLContext:
-    """Return the context of PEM files; with `client_ca`, clients need a certificate. Raises OSError or ValueError."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    if client_ca is not None:
-        context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
-
-
 class _Http(WsgiServer):
     ConnectionClass = Connection
     max_request_header_size = _MAX_REQUEST_BYTES
     max_request_body_size = MAX_BODY_BYTES
 
-    def __init__(self, address: tuple[str, int], application: WsgiApplication, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, address: tuple[str, int], application: WsgiApplication, tls: _Contexts | None) -> None:
         super().__init__(address, application, server_name="grouptrail", request_queue_size=_BACKLOG)
         self.gateway = _Gateway
         self.requests = Connections(self)
@@ -152,6 +146,7 @@ class _Gateway(Gateway_10):
             "SERVER_NAME": str(self.req.conn.socket.getsockname()[0]),
             LISTENS_ON: str(self.req.server.bind_addr[0]),
             IS_GONE: self.req.conn.is_gone,
+            CERTIFICATE: _certificate(self.req.conn.socket),
             "wsgi.errors": io.StringIO(),
             "wsgi.input": io.BytesIO(content),
         }
@@ -165,11 +160,15 @@ class _Gateway(Gateway_10):
         return cast("Callable[[bytes], object]", super().start_response(status, headers, exc_info))
 
 
+def _certificate(sock: socket.socket) -> dict[str, Any] | None:
+    return sock.getpeercert() if isinstance(sock, ssl.SSLSocket) else None
+
+
 class _Tls(Adapter):
     """TLS whose handshake is done in the connection's thread, so that a silent client blocks no other."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self.context = context
+    def __init__(self, contexts: _Contexts) -> None:
+        self._contexts = contexts
 
     def bind(self, sock: socket.socket) -> socket.socket:
         """Return the socket that listens as it is."""
@@ -177,7 +176,8 @@ class _Tls(Adapter):
 
     def wrap(self, sock: socket.socket) -> tuple[socket.socket, dict[str, str]]:
         """Return a socket with TLS, and what it adds to the WSGI environment."""
-        return self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False), self.get_environ()
+        wrapped = self._contexts().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        return wrapped, self.get_environ()
 
     def get_environ(self) -> dict[str, str]:
         """Return what TLS adds to the WSGI environment."""
