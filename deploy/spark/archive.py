@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE, REQUIREMENTS = "grouptrail.zip", "site-packages.zip"
 
-_SOURCES = ("jobs", "schemas", "pyproject.toml", "README.md", "LICENSE")
+_SOURCES = ("jobs", "schemas", "dashboards", "pyproject.toml", "README.md", "LICENSE")
 # The first is the cluster's own; the second is for `grouptrail check`, and brings as much as all others together.
 _LEFT_OUT = {"pyspark", "great-expectations"}
 _NOT_TO_RUN = {"bin", "include", "tests"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,34 @@ def test_install_without_pins_resolves_to_the_spark_that_is_pinned(tmp_path: Pat
         assert resolved[package] == pins[package]
     assert resolved["pandas"].split(".")[0] == pins["pandas"].split(".")[0]
     assert {package for package in pins if package in resolved} >= {"deltalake", "kafka-python", "pyarrow"}
+
+
+def test_wheel_has_the_committed_dashboards_alerts_and_schemas(tmp_path: Path) -> None:
+    """Built from a copy of the tree, because builds leave files behind."""
+    tree = tmp_path / "tree"
+    names = ("jobs", "schemas", "dashboards", "pyproject.toml", "README.md", "LICENSE")
+    for name in names:
+        if (ROOT / name).is_dir():
+            without = shutil.ignore_patterns("*.egg-info", "__pycache__")
+            shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=without)
+        else:
+            shutil.copy(ROOT / name, tree)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(tree)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "Failed to establish a new connection" in run.stderr and "CI" not in os.environ:
+        pytest.skip("no network to a package index")
+    assert run.returncode == 0, run.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {
+            name.removeprefix("grouptrail/"): archive.read(name)
+            for name in archive.namelist()
+            if name.startswith(("grouptrail/dashboards/", "grouptrail/schemas/"))
+        }
+    patterns = ("dashboards/built/*.json", "dashboards/alerts/*.yaml", "schemas/**/*.*")
+    files = [path for pattern in patterns for path in ROOT.glob(pattern) if path.suffix != ".md"]
+    assert packed == {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
+    assert len(packed) > 50
 
 
 PINS = {

@@ -58,6 +58,7 @@ def _group(name: str, text: str) -> typer.Typer:
 app = _group("grouptrail", "The history of Kafka consumer groups: __consumer_offsets, decoded into Delta tables.")
 _show = _group("show", "Show one consumer group, or the lag of groups.")
 _what_if = _group("what-if", "Show what a stop of brokers would do.")
+_dashboards = _group("dashboards", "Write the dashboards and alerts for the metrics.")
 _views = _group("views", "Install the SQL views in other engines.")
 
 _RUN, _ASK, _SERVE, _TABLES = "Run the pipeline", "Look at groups", "Serve others", "Records and tables"
@@ -66,12 +67,13 @@ _COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | type
     (app, _RUN, (run.run, run.doctor, run.recover, run.config_)),
     (app, _ASK, (_show, groups.timeline, groups.diff, groups.report, groups.digest, groups.backtest)),
     (app, _ASK, (_what_if, query.sql, query.tables)),
-    (app, _SERVE, (metrics.serve, metrics.open_, query.serve_sql, _views)),
+    (app, _SERVE, (metrics.serve, metrics.open_, _dashboards, query.serve_sql, _views)),
     (app, _TABLES, (maintenance.check, maintenance.repair, maintenance.maintain)),
     (app, _TABLES, (records.decode, records.redecode, records.ingest_segments)),
     (app, _TABLES, (records.ingest_broker_log, records.rebuild)),
     (_show, None, (groups.group, groups.lag)),
     (_what_if, None, (what_if.broker,)),
+    (_dashboards, None, (metrics.export,)),
     (_views, None, (query.install,)),
 )
 for _parent, _heading, _listed in _COMMANDS:

@@ -1,15 +1,17 @@
-"""Commands that serve metrics and web pages from the tables: serve, open."""
+"""Commands about metrics and web pages: serve, open, dashboards export."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from grouptrail.cli.options import ConfigOptions, Listen, WebConfigFile
-from grouptrail.console.progress import Log, print_log
+from grouptrail.console.progress import Log, print_log, print_note
+from grouptrail.console.text import harmless
 
 # How `serve` reports its address.
 _SERVING = re.compile(r"serving (https?://[^\s/]+/)")
@@ -41,6 +43,38 @@ def open_(options: ConfigOptions, listen: Listen = None, web_config_file: WebCon
             _open_browser(match[1])
 
     _serve(options, {"exporter.listen": listen, "exporter.web_config_file": web_config_file}, log)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write to.")],
+    runbook_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where docs/runbooks.md is published: each alert links to its section. [default: no links]",
+        ),
+    ] = None,
+    datasource_uid: Annotated[
+        str | None,
+        typer.Option(
+            metavar="UID",
+            help="The Prometheus data source that the dashboards show at first. [default: Grafana's default]",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that were changed, or not written by an export.")
+    ] = False,
+) -> None:
+    """Write the Grafana dashboards and Prometheus alert rules to a folder."""
+    from grouptrail.exporter.dashboards import export_files, exported_files
+
+    content = exported_files(runbook_url=runbook_url, datasource_uid=datasource_uid)
+    for path, change in export_files(content, folder, overwrites=overwrite).items():
+        print(f"{harmless(str(folder / path))} ({change})")
+    if runbook_url is None:
+        print_note(
+            "the alerts have no runbook_url: give --runbook-url with the address of a published docs/runbooks.md"
+        )
 
 
 def _serve(options: ConfigOptions, settings: Mapping[str, str | None], log: Log) -> None:

@@ -146,7 +146,7 @@ def write_parquet(schema: Schema, batches: Iterable[RecordBatch], out: Path | Bi
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, remedy: str = "give another --out") -> Iterator[Path]:
     """Yield a temporary path that is renamed to `path` on success. Raises QueryError if it cannot be written.
 
     The temporary file is a new one, whose name nobody can foresee: in a folder such as /tmp another user could have
@@ -161,7 +161,7 @@ def whole_file(path: Path) -> Iterator[Path]:
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
-        raise QueryError(f"{path} cannot be written ({error.strerror or error}): give another --out") from error
+        raise QueryError(f"{path} cannot be written ({error.strerror or error}): {remedy}") from error
 
 
 def write_table(names: list[str], shown: Sequence[Row], out: TextIO) -> None:
