@@ -2,6 +2,8 @@
 
 Both start from the same families in memory, each in a process of its own, so that its peak memory can be measured.
 Then an exporter builds one snapshot after the other while it is scraped: the slowest response shows if it blocks.
+At last the series of 48,000 positions are pushed by OTLP to a process that throws them away, with and without the
+default budget of series.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,7 +33,9 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 from bench.measure import seconds
 from grouptrail.config import Config, load_config
+from grouptrail.config.model import OtlpConfig
 from grouptrail.exporter.families import group_families
+from grouptrail.exporter.otlp import Pusher
 from grouptrail.exporter.page import ClusterPage, Page
 from grouptrail.exporter.service import Exporter
 from grouptrail.exporter.text import EOF, Family, written
@@ -44,6 +49,7 @@ TOPICS_A_GROUP, PARTITIONS_A_TOPIC = 2, 12
 SERIES_A_GROUP = 205
 ROUNDS = 5
 SCRAPES = 40
+POSITIONS = 48_000
 
 _OPENMETRICS = {
     "Accept": "application/openmetrics-text;version=1.0.0",
@@ -170,6 +176,56 @@ def _served(series: int, warehouse: Path) -> dict[str, Any]:
     }
 
 
+class _Sink(BaseHTTPRequestHandler):
+    """An OTLP receiver that reads requests and accepts them."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def _sink() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Sink) as server:
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+def _push(budget: int, warehouse: Path) -> dict[str, Any]:
+    """Measure a push in this process: processor seconds, seconds, and by how much its peak memory grows."""
+    exporter = _config(warehouse).exporter.model_copy(update={"series_budget": budget})
+    config = _config(warehouse).model_copy(update={"exporter": exporter})
+    snapshot = SnapshotReader(_served_cluster(config)).read(lag_rows(POSITIONS // 24))
+    page = Page([ClusterPage(snapshot, config.exporter)])
+    page.gzipped(openmetrics=True)
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.exporter", "sink"], stdout=subprocess.PIPE, text=True
+    ) as sink:
+        try:
+            assert sink.stdout is not None
+            url = f"http://127.0.0.1:{int(sink.stdout.readline())}/v1/metrics"
+            said: list[str] = []
+            pusher = Pusher(OtlpConfig(endpoint=url), lambda: page, said.append)
+            before = resource.getrusage(resource.RUSAGE_SELF)
+            took = [round(seconds(pusher.push), 2) for _ in range(ROUNDS)]
+            after = resource.getrusage(resource.RUSAGE_SELF)
+        finally:
+            sink.terminate()
+    assert said == []
+    return {
+        "series": page.series,
+        "seconds": took,
+        "processor_seconds": round((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / ROUNDS, 2),
+        "more_peak_mb": round((after.ru_maxrss - before.ru_maxrss) * 1024 / 1e6),
+    }
+
+
 def measure() -> dict[str, Any]:
     """Return the figures for 10,000 and 100,000 series."""
     figures: dict[str, Any] = {}
@@ -191,6 +247,9 @@ def measure() -> dict[str, Any]:
             print(f"with gzip {best['ours, gzip']} s, client {best['client, gzip']} s", flush=True)
             peaks = ", ".join(f"{way} {ways[way]['peak_mb']} MB" for way in ways)
             print(f"peak memory: {peaks}\nover HTTP: {compared['served']}", flush=True)
+        for budget in (100_000, 1_000_000):
+            figures[f"push, budget {budget:,}"] = pushed = _apart("push", budget, folder)
+            print(f"push of {POSITIONS:,} positions with a budget of {budget:,}: {pushed}", flush=True)
     return figures
 
 
@@ -202,4 +261,9 @@ def _apart(way: str, series: int, warehouse: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_way(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))))
+    if sys.argv[1] == "sink":
+        _sink()
+    elif sys.argv[1] == "push":
+        print(json.dumps(_push(int(sys.argv[2]), Path(sys.argv[3]))))
+    else:
+        print(json.dumps(_way(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))))

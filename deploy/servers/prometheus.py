@@ -48,7 +48,7 @@ def _unpacked() -> Path | str:
 
 
 @contextlib.contextmanager
-def running(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
+def running(folder: Path, config: Mapping[str, Any], *flags: str) -> Iterator[str]:
     """Run a server with this configuration and its data in `folder`; yield its address once it is ready."""
     command = program("prometheus")
     (folder / "prometheus.yml").write_text(yaml.safe_dump(dict(config)))
@@ -60,6 +60,7 @@ def running(folder: Path, config: Mapping[str, Any]) -> Iterator[str]:
                 f"--config.file={folder}/prometheus.yml",
                 f"--storage.tsdb.path={folder}/data",
                 f"--web.listen-address={address}",
+                *flags,
             ],
             stdout=log,
             stderr=log,

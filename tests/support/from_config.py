@@ -44,4 +44,5 @@ def snapshot_reader(config: Config, lag_since: datetime | None = None) -> Snapsh
 
 def exporter_of(configs: Sequence[Config], log: Log = print_now, *, awaits_lag: bool = False) -> Exporter:
     """Return an exporter of the configured clusters, without pages and not started."""
-    return Exporter([served_cluster(config) for config in configs], configs[0].web, log, awaits_lag=awaits_lag)
+    clusters = [served_cluster(config) for config in configs]
+    return Exporter(clusters, configs[0].web, log, otlp=configs[0].otlp, awaits_lag=awaits_lag)

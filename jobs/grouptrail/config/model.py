@@ -31,10 +31,12 @@ from grouptrail.config.values import (
     ListenAddress,
     Location,
     Patterns,
+    ResourceAttributes,
     SplitText,
     ThinningSteps,
     TimeZone,
     WarehouseLocation,
+    parse_pairs,
 )
 
 _TEN_YEARS_MINUTES = 10 * 366 * 24 * 60
@@ -234,6 +236,37 @@ class ExporterConfig(Section):
         return self
 
 
+class OtlpConfig(Section):
+    """Push of the metrics to an OpenTelemetry receiver; needs `pip install 'grouptrail[otlp]'`."""
+
+    enabled: bool | None = None
+    """Push the metrics; by default if `otlp.endpoint` is set. Without that, the variables OTEL_EXPORTER_OTLP_… say
+    where to."""
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = None
+    """URL of the receiver, with its path: https://collector.example:4318/v1/metrics."""
+    headers: SecretStr | None = None
+    """Headers of each request, such as Authorization=Bearer%20abc, separated by commas; from the file or the
+    environment variable."""
+    interval_seconds: float = Field(default=60, gt=0, allow_inf_nan=False)
+    """How often metrics are pushed."""
+    protocol: Literal["http/protobuf"] = "http/protobuf"
+    """OTLP's transport."""
+    resource_attributes: ResourceAttributes = ()
+    """Attributes of the resource, such as deployment.environment.name=production."""
+
+    @property
+    def pushes(self) -> bool:
+        """Whether metrics are pushed."""
+        return self.endpoint is not None if self.enabled is None else self.enabled
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: SecretStr | None) -> SecretStr | None:
+        if headers is not None:
+            parse_pairs(headers.get_secret_value())
+        return headers
+
+
 class WebConfig(Section):
     """Web pages and JSON on the port of the metrics."""
 
@@ -292,6 +325,7 @@ class Config(Section):
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)
     exporter: ExporterConfig = Field(default_factory=ExporterConfig)
+    otlp: OtlpConfig = Field(default_factory=OtlpConfig)
     web: WebConfig = Field(default_factory=WebConfig)
     maintain: MaintainConfig = Field(default_factory=MaintainConfig)
     spark: dict[str, ClientSetting] = Field(default_factory=dict)
@@ -311,6 +345,14 @@ class Config(Section):
         if isinstance(settings, dict):
             _check_names(settings, spark_problem)
         return settings
+
+    @field_validator("otlp")
+    @classmethod
+    def _check_otlp(cls, otlp: OtlpConfig, others: ValidationInfo) -> OtlpConfig:
+        exporter = others.data.get("exporter")
+        if otlp.pushes and exporter is not None and not exporter.listen:
+            raise ValueError("what is pushed are the exporter's metrics: set exporter.listen")
+        return otlp
 
     @field_validator("kafka", "spark", "storage", mode="after")
     @classmethod

@@ -11,7 +11,7 @@ from grouptrail.locations import with_locations_shown
 
 _SECRET = re.compile(
     r"passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|master.?key|encryption.?key|signature|"
-    r"credential|^ssl\.keystore\.key$|(^|[._])sas([._]|$)",
+    r"credential|^headers$|^ssl\.keystore\.key$|(^|[._])sas([._]|$)",
     re.IGNORECASE,
 )
 

@@ -95,6 +95,15 @@ def _parse_thinning(value: Any) -> tuple[tuple[float, int], ...]:
     return pairs
 
 
+def parse_pairs(value: Any) -> tuple[tuple[str, str], ...]:
+    """Return pairs of name and value, from texts like `name=value`. Raises ValueError for any other."""
+    texts = _split(value) if isinstance(value, (str, list, tuple)) else [value]
+    pairs = [tuple(text) if isinstance(text, (list, tuple)) else str(text).partition("=")[::2] for text in texts]
+    if any(len(pair) != 2 or not all(isinstance(part, str) and part.strip() for part in pair) for pair in pairs):
+        raise ValueError("must be pairs name=value, separated by commas")
+    return tuple((name.strip(), text.strip()) for name, text in pairs)
+
+
 def _parse_group_seconds(value: Any) -> tuple[tuple[str, float], ...]:
     """Return pairs of a pattern and seconds, from texts like `hourly-*:7200`."""
     texts = _split(value) if isinstance(value, (str, list, tuple)) else [value]
@@ -126,6 +135,11 @@ GroupSeconds = Annotated[
     BeforeValidator(_parse_group_seconds),
     PlainSerializer(lambda pairs: [f"{pattern}:{seconds:g}" for pattern, seconds in pairs]),
     _TEXTS,
+]
+ResourceAttributes = Annotated[
+    tuple[tuple[str, str], ...],
+    BeforeValidator(parse_pairs),
+    PlainSerializer(lambda pairs: [f"{name}={value}" for name, value in pairs]),
 ]
 ThinningSteps = Annotated[
     tuple[tuple[float, int], ...],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from types import MappingProxyType
 
@@ -97,9 +98,16 @@ def pipeline_families(snapshot: Snapshot, *, dropped: Mapping[str, int]) -> list
 
 
 def momentary_families(
-    snapshot: Snapshot, *, errors: int, jobs: Mapping[str, JobState] = MappingProxyType({})
+    snapshot: Snapshot,
+    *,
+    errors: int,
+    jobs: Mapping[str, JobState] = MappingProxyType({}),
+    started_at: float | None = None,
 ) -> list[Family]:
-    """Return the families of the tables' ages now, of failed snapshots and of the jobs by name."""
+    """Return the families of the tables' ages now, of failed snapshots and of the jobs by name.
+
+    `started_at` is when the exporter began to count, in seconds.
+    """
     now = time.time()
     ages = [(table, max(0.0, now - at)) for table, at in snapshot.newest.items()]
     rows = {
@@ -111,7 +119,8 @@ def momentary_families(
         states = jobs.values()
         rows["grouptrail_job_running"] = _table(job_name=names, value=[int(job.is_running) for job in states])
         rows["grouptrail_job_restarts_total"] = _table(job_name=names, value=[job.restarts for job in states])
-    return list(_families(snapshot.cluster, rows))
+    families = _families(snapshot.cluster, rows)
+    return [replace(family, created=started_at) if family.type == "counter" else family for family in families]
 
 
 def _followed(files: Sequence[FollowedFile]) -> dict[str, pa.Table]:

@@ -31,9 +31,13 @@ class ClusterPage:
         *,
         errors: Callable[[], int] = lambda: 0,
         jobs: Callable[[], Mapping[str, JobState]] = dict,
+        started_at: float | None = None,
         before: ClusterPage | None = None,
     ) -> None:
-        """`errors()` returns how many snapshots have failed, `jobs()` the jobs; `before` is the previous page."""
+        """`errors()` returns how many snapshots have failed since `started_at`, in seconds, `jobs()` the jobs.
+
+        `before` is the previous page.
+        """
         aliases = _aliases(config)
         self._governed: Governed = governed(snapshot, config, aliases, before.kept if before else ())
         topics = governed_topics(snapshot, config, aliases, self._governed.families)
@@ -48,6 +52,7 @@ class ClusterPage:
         ]
         self._errors = errors
         self._jobs = jobs
+        self._started_at = started_at
 
     @property
     def kept(self) -> Collection[str]:
@@ -56,7 +61,9 @@ class ClusterPage:
 
     def momentary(self) -> Sequence[Family]:
         """Return the families at its end, as of now."""
-        return momentary_families(self.snapshot, errors=self._errors(), jobs=self._jobs())
+        return momentary_families(
+            self.snapshot, errors=self._errors(), jobs=self._jobs(), started_at=self._started_at
+        )
 
 
 def groups_to_read(snapshot: Snapshot, config: ExporterConfig, before: ClusterPage | None) -> Collection[str]:
@@ -86,6 +93,10 @@ class Page:
     def series(self) -> int:
         """Return how many series it has, without those at its end."""
         return sum(family.series for cluster in self._clusters for family in cluster.families)
+
+    def families(self) -> list[Family]:
+        """Return all families as of now."""
+        return [family for cluster in self._clusters for family in (*cluster.families, *cluster.momentary())]
 
     def text(self, *, openmetrics: bool) -> list[bytes]:
         """Return the page as of now, in pieces: the long one is not copied for each request."""

@@ -18,6 +18,7 @@ from grouptrail.console.progress import Log, print_now
 from grouptrail.errors import GrouptrailError, first_cause
 from grouptrail.exporter.endpoints import CLOSED, Endpoints
 from grouptrail.exporter.errors import ExporterError
+from grouptrail.exporter.otlp import Pusher
 from grouptrail.exporter.page import ClusterPage, Page, groups_to_read
 from grouptrail.http.access import Access, Token, Users
 from grouptrail.http.hosts import is_loopback
@@ -33,7 +34,7 @@ from grouptrail.storage.damage import notes, out_of_range
 if TYPE_CHECKING:
     import ssl
 
-    from grouptrail.config.model import ExporterConfig, WebConfig
+    from grouptrail.config.model import ExporterConfig, OtlpConfig, WebConfig
 
 
 _OWN_JOB = "exporter"
@@ -47,8 +48,8 @@ class Exporter:
     waits for the next. If a snapshot fails, `log` gets the reason and the old page is still served, without its
     groups once it is too old.
 
-    `web` says who may see the pages. `awaits_lag`: a lag job of this process will `publish`. Until then an earlier
-    job's lag is served, and /ready waits for a newer sample.
+    `web` says who may see the pages, `otlp` where metrics are pushed to. `awaits_lag`: a lag job of this process will
+    `publish`. Until then an earlier job's lag is served, and /ready waits for a newer sample.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Exporter:
         web: WebConfig,
         log: Log = print_now,
         *,
+        otlp: OtlpConfig | None = None,
         awaits_lag: bool = False,
     ) -> None:
         exporter = clusters[0].exporter
@@ -67,6 +69,7 @@ class Exporter:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._settings = _settings(exporter, web, log)
+        self._pusher = None if otlp is None or not otlp.pushes else Pusher(otlp, lambda: self._page, log)
         hosts = [*web.hosts, exporter.listen.rpartition(":")[0]]
         self._logins = Logins(log)
         self._endpoints = Endpoints(lambda: self._page, self._problem, self._settings, self._logins, hosts)
@@ -111,12 +114,16 @@ class Exporter:
             )
         self._refresher.start()
         self._server.start()
+        if self._pusher is not None:
+            self._pusher.start()
         return self
 
     def stop(self) -> None:
         """Stop both; wait at most five seconds for a snapshot in progress."""
         self._stopping.set()
         self._wake.set()
+        if self._pusher is not None:
+            self._pusher.stop()
         self._server.stop()
         self._logins.stop()
         if self._refresher.is_alive():
@@ -246,6 +253,7 @@ class _Cluster:
         self._explained: str | None = None
         self._reader = SnapshotReader(cluster, lag_since=datetime.now(UTC) if awaits_lag else None)
         self._errors = 0
+        self._started_at = time.time()
 
     def refresh(self, *, reads_tables: bool) -> None:
         """Take a snapshot and make its page; an error is counted, reported and shown by /ready.
@@ -301,6 +309,7 @@ class _Cluster:
             self._exporter,
             errors=lambda: self._errors,
             jobs=lambda: dict(self.jobs),
+            started_at=self._started_at,
             before=self.page,
         )
 

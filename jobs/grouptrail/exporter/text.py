@@ -27,6 +27,7 @@ class Family:
     `labels` names the column of `rows` that holds each label's values, `fixed` gives those that all series share.
     The figure is in the column `value`; a row in which it or a label is null is no series. The rows of a histogram
     have `le_N`, how many were in the Nth bucket alone, and `seconds`, the sum; `buckets` are the upper bounds.
+    `created` is the time, in seconds, at which the counters were 0 and began; None if that is not known.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Family:
     rows: pa.Table
     fixed: Mapping[str, str] = field(default_factory=dict)
     buckets: tuple[float, ...] = ()
+    created: float | None = None
 
     @property
     def series_a_row(self) -> int:

@@ -33,7 +33,7 @@ def exporter_with_pages(configs: Sequence[Config], log: Log = print_now, *, awai
         for config in configs
     ]
     web = configs[0].web
-    exporter = Exporter(clusters, web, log, awaits_lag=awaits_lag)
+    exporter = Exporter(clusters, web, log, otlp=configs[0].otlp, awaits_lag=awaits_lag)
     if web.enabled:
         exporter.serve_pages(Pages(clusters, web, exporter.state, log))
     return exporter
