@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from pydantic import SecretStr
@@ -52,9 +53,11 @@ from support.exporter_tables import (
     progress,
 )
 from support.from_config import exporter_of
+from support.prometheus_server import running as prometheus_running
 from support.prometheus_server import tool
 from support.small_tables import lay
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 # The Accept header of Prometheus 2.42.
 PROMETHEUS = {
     "Accept": "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -105,7 +108,7 @@ def fast_refresh(tmp_path: Path) -> Config:
 
 
 def test_metrics_are_text_unless_openmetrics_is_accepted(exporter: Exporter) -> None:
-    """Both formats parse and contain the same series."""
+    """Both formats parse and contain the same series, but for when counters of the process began."""
     _, headers, plain = get(f"{exporter.url}/metrics")
     assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     _, headers, packed = get(f"{exporter.url}/metrics", PROMETHEUS)
@@ -117,9 +120,69 @@ def test_metrics_are_text_unless_openmetrics_is_accepted(exporter: Exporter) -> 
         {(sample.name, *sorted(sample.labels.items())) for family in families for sample in family.samples}
         for families in (parse_text(plain.decode()), parse_openmetrics(unpacked))
     ]
-    assert both[0] == both[1]
+    created = {series for series in both[1] if series[0].endswith("_created")}
+    assert {name for name, *_ in created} == {"grouptrail_refresh_errors_created", "grouptrail_job_restarts_created"}
+    assert both[0] == both[1] - created
     assert exporter.page is not None
     assert len(both[0]) == exporter.page.series + 5
+
+
+def test_openmetrics_says_when_counters_of_the_process_began(fast_refresh: Config) -> None:
+    """Of each job; counters that are computed from tables began at a time that is not known."""
+    before = time.time()
+    with exporter_of([fast_refresh], lambda _: None) as running:
+        until(lambda: running.page)
+        running.show_job("default", "lag", is_running=True, restarts=2)
+        text = get(f"{running.url}/metrics", {"Accept": "application/openmetrics-text"})[2].decode()
+    families = {family.name: family for family in parse_openmetrics(text)}
+    samples = [
+        (sample.name, sample.labels.get("job_name"), sample.value)
+        for sample in families["grouptrail_job_restarts"].samples
+    ]
+    assert [(name, job) for name, job, _ in samples] == [
+        (f"grouptrail_job_restarts_{kind}", job) for job in ("exporter", "lag") for kind in ("total", "created")
+    ]
+    for name, _, value in samples:
+        if name.endswith("_created"):
+            assert before - 0.001 <= value <= time.time()
+    others = [family for family in families.values() if family.type in ("counter", "histogram")]
+    begun = {family.name for family in others if any(sample.name.endswith("_created") for sample in family.samples)}
+    assert begun == {"grouptrail_job_restarts", "grouptrail_refresh_errors"}
+
+
+def test_prometheus_counts_from_when_counters_began(fast_refresh: Config, tmp_path: Path) -> None:
+    """Restarts before its first scrape are an increase; Prometheus has this since 2.55."""
+    lay_everything(fast_refresh)
+    with exporter_of([fast_refresh], lambda _: None) as exporter:
+        until(lambda: exporter.page)
+        exporter.show_job("default", "lag", is_running=True, restarts=2)
+        scrape = {"job_name": "g", "static_configs": [{"targets": [exporter.url.removeprefix("http://")]}]}
+        settings = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [scrape]}
+        feature = "--enable-feature=created-timestamp-zero-ingestion"
+        with prometheus_running(tmp_path, settings, feature) as prometheus:
+            (series,) = prometheus.wait_for('increase(grouptrail_job_restarts_total{job_name="lag"}[5m]) > 0')
+            assert series["metric"]["job_name"] == "lag"
+            assert prometheus.query('{__name__=~".+_created"}') == [], "they are no series of their own"
+            assert prometheus.query("increase(kafka_consumer_group_offset_commits_total[5m]) > 0") == []
+
+
+def test_prometheus_makes_native_histograms_of_the_classic_ones(exporter: Exporter, tmp_path: Path) -> None:
+    """With custom buckets, as docs/metrics.md has it; Prometheus has this since 3.0."""
+    documented = re.findall(
+        r"```yaml\n\s*(scrape_configs:.*?)```", (DOCS / "metrics.md").read_text("utf-8"), re.DOTALL
+    )
+    (block,) = [block for block in documented if "nhcb" in block]
+    (asked,) = yaml.safe_load(block)["scrape_configs"]
+    asked["static_configs"] = [{"targets": [exporter.url.removeprefix("http://")]}]
+    settings = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": [asked]}
+    name = "kafka_consumer_group_rebalance_interval_seconds"
+    with prometheus_running(tmp_path, settings, "--web.enable-otlp-receiver") as prometheus:
+        (native,) = prometheus.wait_for(f'{name}{{group="billing"}}')
+        buckets = scrape(exporter)[f"{name}_bucket"]
+        classic = {labels["le"]: count for labels, count in buckets if labels["group"] == "billing"}
+        assert float(native["histogram"][1]["count"]) == classic["+Inf"] == 1
+        assert [float(value) for value in native["histogram"][1]["buckets"][0][1:3]] == [60, 300]
+        assert prometheus.query(f"{name}_bucket") == []
 
 
 def test_metrics_serve_every_registered_metric_with_its_labels(exporter: Exporter) -> None:

@@ -76,7 +76,12 @@ def written(families: Iterable[Family], *, openmetrics: bool) -> bytes:
     for family in families:
         by_name.setdefault(family.name, []).append(family)
     return b"".join(
-        part for named in by_name.values() for part in (_head(named[0], openmetrics=openmetrics), *map(_lines, named))
+        part
+        for named in by_name.values()
+        for part in (
+            _head(named[0], openmetrics=openmetrics),
+            *(_lines(one, with_created=openmetrics) for one in named),
+        )
     )
 
 
@@ -88,7 +93,7 @@ def _head(family: Family, *, openmetrics: bool) -> bytes:
     return f"# HELP {name} {help_}\n# TYPE {name} {family.type}\n".encode()
 
 
-def _lines(family: Family) -> bytes:
+def _lines(family: Family, *, with_created: bool) -> bytes:
     rows = family.rows
     if any(column.null_count for column in rows.columns):
         rows = rows.drop_null()
@@ -98,6 +103,9 @@ def _lines(family: Family) -> bytes:
     labels: dict[str, pa.Array | str] = {name: _escaped(value) for name, value in family.fixed.items()}
     labels |= {name: _label(rows[column]) for name, column in family.labels.items()}
     parts = _histogram(family, labels, rows) if family.buckets else _line(family.name, labels, rows["value"])
+    if with_created and family.created is not None:
+        created = pa.repeat(round(family.created, 3), len(rows))
+        parts += _line(f"{family.name.removesuffix('_total')}_created", labels, created)
     return _joined(parts)
 
 
