@@ -55,7 +55,7 @@ def planted(address: str, folder: Path | None = None, model: type[BaseModel] = C
         elif dict in kinds:
             settings[name] = dict(_CLIENT_SECRETS[name])
         elif SecretStr in kinds:
-            settings[name] = CANARY
+            settings[name] = f"X-Key={CANARY}" if name == "headers" else CANARY
         elif normalized in kinds:
             settings[name] = address
         elif Path in kinds and folder is not None:
@@ -64,6 +64,7 @@ def planted(address: str, folder: Path | None = None, model: type[BaseModel] = C
             Path(settings[name]).chmod(0o600)
     if "basic_auth_password" in settings:
         settings["basic_auth_user"] = "prometheus"
+        settings.pop("web_config_file", None)  # it takes the place of the password
     return settings
 
 
