@@ -235,6 +235,17 @@ def test_standard_variables_say_where_to_if_the_settings_do_not(
         assert exporter._pusher is None, "variables alone switch nothing on"
 
 
+def test_resource_is_grouptrail_if_the_variables_name_no_service(
+    warehouse: str, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "team=kafka")
+    with pushing(configured(warehouse)) as exporter:
+        push(exporter, receiver)
+    resource = receiver.requests[0][2].resource_metrics[0].resource
+    attributes = {one.key: one.value.string_value for one in resource.attributes}
+    assert (attributes["team"], attributes["service.name"]) == ("kafka", "grouptrail")
+
+
 def test_receiver_that_is_down_is_one_line_and_pushes_go_on(
     warehouse: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,16 +285,26 @@ def test_receiver_that_never_answers_delays_neither_scrapes_nor_the_end(warehous
         assert time.monotonic() - stopped < 12
 
 
-def test_refusal_is_logged_without_the_secret(warehouse: str, receiver: Receiver) -> None:
+@pytest.mark.parametrize("is_setting", [True, False])
+def test_refusal_is_logged_without_the_secret(
+    warehouse: str,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    is_setting: bool,
+) -> None:
     receiver.status = 401
     said: list[str] = []
-    environ = {"GROUPTRAIL_OTLP__HEADERS": f"X-Key={SECRET}"}
+    environ = {"GROUPTRAIL_OTLP__HEADERS": f"X-Key={SECRET}"} if is_setting else {}
+    if not is_setting:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"x-key={SECRET},{SECRET}")
     config = configured(warehouse, environ, endpoint=receiver.url)
     with pushing(config, said.append):
         until(lambda: said)
     assert receiver.requests[0][1]["x-key"] == SECRET
     assert "401" in said[0]
     assert SECRET not in said[0]
+    assert capfd.readouterr() == ("", "")
     assert SECRET not in f"{config!r} {config.redacted_toml()}"
 
 

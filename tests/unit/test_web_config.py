@@ -351,6 +351,16 @@ def test_broken_file_leaves_the_last_one_in_use_and_says_so_once(folder: Path, b
     assert len(said) == 2
 
 
+def test_closed_output_of_the_log_ends_no_request(folder: Path) -> None:
+    def closed(_: str) -> None:
+        raise ValueError("I/O operation on closed file")
+
+    file = WebConfigFile(written(folder, USERS), Access(), closed)
+    for content in ("", {}):
+        written(folder, content)
+        assert (file.current().access.users is None) is (content == {})
+
+
 # --- bcrypt is slow -----------------------------------------------------------------------------------------
 
 

@@ -242,7 +242,7 @@ class OtlpConfig(Section):
     enabled: bool | None = None
     """Push the metrics; by default if `otlp.endpoint` is set. Without that, the variables OTEL_EXPORTER_OTLP_… say
     where to."""
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@]+$")] | None = None
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^\s@?]+$")] | None = None
     """URL of the receiver, with its path: https://collector.example:4318/v1/metrics."""
     headers: SecretStr | None = None
     """Headers of each request, such as Authorization=Bearer%20abc, separated by commas; from the file or the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -38,6 +39,7 @@ _LOG_SECONDS = 60.0
 _MOST_LOG_SECONDS = 3600.0
 _WITHOUT_REASON = ("due to timeout, max retries or shutdown.", "aborting retry.")
 _SDK_LOG = "opentelemetry"
+_HEADER_VARIABLES = ("OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
 _PROTOCOL_VARIABLES = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 
@@ -53,8 +55,12 @@ class Pusher:
         self._page = page
         self._log = log
         self._interval = config.interval_seconds
-        self._exporter, self._resource, secrets = _sdk(config)
-        self._reason = _Reason(secrets)
+        self._reason = _Reason(config)
+        # Without a handler, Python prints warnings of the SDK, some with stack traces or headers.
+        logger = logging.getLogger(_SDK_LOG)
+        logger.addHandler(self._reason)
+        logger.propagate = False
+        self._exporter, self._resource = _sdk(config)
         self._failed = 0
         self._said_at = -_MOST_LOG_SECONDS
         self._pause = _LOG_SECONDS
@@ -63,10 +69,6 @@ class Pusher:
 
     def start(self) -> None:
         """Start to push."""
-        logger = logging.getLogger(_SDK_LOG)
-        # Without a handler, Python prints warnings of the SDK, some with stack traces.
-        logger.addHandler(self._reason)
-        logger.propagate = False
         self._thread.start()
 
     def stop(self) -> None:
@@ -113,7 +115,7 @@ class Pusher:
         now = time.monotonic()
         if problem is None:
             if self._failed:
-                self._log(f"otlp: metrics are pushed again, after {self._failed:,} pushes that failed")
+                self._say(f"metrics are pushed again, after {self._failed:,} pushes that failed")
             self._failed, self._pause, self._said_at = 0, _LOG_SECONDS, -_MOST_LOG_SECONDS
             return
         self._failed += 1
@@ -122,44 +124,54 @@ class Pusher:
         if self._failed > 1:
             self._pause = min(2 * self._pause, _MOST_LOG_SECONDS)
         self._said_at = now
-        self._log(f"otlp: metrics cannot be pushed ({problem}): check otlp.endpoint, otlp.headers and the receiver")
+        self._say(f"metrics cannot be pushed ({problem}): check otlp.endpoint, otlp.headers and the receiver")
+
+    def _say(self, line: str) -> None:
+        # The output may be closed; the thread must not end.
+        with contextlib.suppress(OSError, ValueError):
+            self._log(f"otlp: {line}")
 
 
-def _sdk(config: OtlpConfig) -> tuple[MetricExporter, Resource, list[str]]:
-    """Return what sends, the resource, and the values of its headers."""
+def _sdk(config: OtlpConfig) -> tuple[MetricExporter, Resource]:
+    """Return what sends, and the resource that it says the metrics are of."""
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     except ImportError as error:
         raise ExporterError(f"otlp needs OpenTelemetry ({error}): pip install 'grouptrail[otlp]'") from error
     asked = next((os.environ[name] for name in _PROTOCOL_VARIABLES if os.environ.get(name)), config.protocol)
     if asked != config.protocol:
         raise ExporterError(f"otlp: {asked} is not supported: set OTEL_EXPORTER_OTLP_PROTOCOL to {config.protocol}")
-    given = () if config.headers is None else parse_pairs(reveal(config.headers))
-    headers = {name: unquote(value) for name, value in given}
-    attributes = {"service.name": "grouptrail", "service.version": version("grouptrail")}
-    attributes["service.instance.id"] = socket.gethostname()
-    # OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME come before these, the settings before both.
-    resource = Resource(attributes).merge(Resource.create()) if _has_resource_variables() else Resource(attributes)
+    own = {
+        "service.name": "grouptrail",
+        "service.version": version("grouptrail"),
+        "service.instance.id": socket.gethostname(),
+    }
+    # Later ones override earlier ones; the variables are OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME.
+    resource = Resource(own).merge(OTELResourceDetector().detect())
     resource = resource.merge(Resource(dict(config.resource_attributes)))
+    headers = _headers(config)
     try:
-        return OTLPMetricExporter(endpoint=config.endpoint, headers=headers or None), resource, list(headers.values())
+        return OTLPMetricExporter(endpoint=config.endpoint, headers=headers or None), resource
     except (OSError, ValueError) as error:
         raise ExporterError(f"otlp cannot be used ({error}): check the settings and variables OTEL_…") from error
 
 
-def _has_resource_variables() -> bool:
-    return any(os.environ.get(name) for name in ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"))
+def _headers(config: OtlpConfig) -> dict[str, str]:
+    pairs = () if config.headers is None else parse_pairs(reveal(config.headers))
+    return {name: unquote(value) for name, value in pairs}
 
 
 class _Reason(logging.Handler):
-    """Keeps why the last request failed, as the SDK logs it, without stack trace and secrets."""
+    """Keeps why the last request failed, as the SDK logs it, without stack trace and values of headers."""
 
     text = "no reason is known"
 
-    def __init__(self, secrets: Iterable[str]) -> None:
+    def __init__(self, config: OtlpConfig) -> None:
         super().__init__()
-        self._secrets = sorted(secrets, key=len, reverse=True)
+        variables = [part for name in _HEADER_VARIABLES for part in os.environ.get(name, "").split(",")]
+        values = [*_headers(config).values(), *(unquote(part.partition("=")[2].strip()) for part in variables)]
+        self._secrets = sorted(filter(None, values), key=len, reverse=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a reason; the SDK's last words on a failure have none."""

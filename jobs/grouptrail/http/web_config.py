@@ -5,6 +5,7 @@ Source of the format: docs/web-configuration.md of Prometheus' exporter toolkit.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import ssl
 import tempfile
@@ -86,10 +87,15 @@ class WebConfigFile:
         except WebConfigError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                self._log(f"{error}; what it said before stays in use")
+                self._say(f"{error}; what it said before stays in use")
         else:
             self._settings, self._problem = settings, None
-            self._log(f"{self._path} has changed: its users and certificates are in use")
+            self._say(f"{self._path} has changed: its users and certificates are in use")
+
+    def _say(self, line: str) -> None:
+        # The output may be closed; requests must be answered anyway.
+        with contextlib.suppress(OSError, ValueError):
+            self._log(line)
 
     def _read(self) -> ServerSettings:
         # As of before they are read: what changes meanwhile is read again.

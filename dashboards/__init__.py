@@ -1,0 +1,1 @@
+"""The Grafana dashboards and Prometheus alert rules, as the package `grouptrail.dashboards`."""
