@@ -17,8 +17,7 @@ _CLUSTER_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 # Clusters of one configuration share these: one Spark application writes all of them into one warehouse and serves
 # their metrics at one address.
-SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain")
-_SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain", "otlp")
+SHARED = ("cluster", "warehouse", "checkpoints", "storage", "spark", "maintain", "otlp")
 _SHARED_OF_EXPORTER = (
     *("listen", "refresh_seconds", "also_as", "tls_certificate", "tls_key", "tls_client_ca"),
     *("basic_auth_user", "basic_auth_password", "web_config_file"),
