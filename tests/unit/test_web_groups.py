@@ -173,7 +173,7 @@ def test_page_of_a_stopped_pipeline_shows_its_age_and_the_last_figures(tmp_path:
 def test_page_with_stale_figures_has_their_age_at_each_verdict_and_no_colour(path: str, tmp_path: Path) -> None:
     config = configured(tmp_path)
     lay_everything(config)
-    assert 'verdict-mark WARN"></span>WARN' in Site(config).get(path)
+    assert re.search('verdict-mark WARN"></span><a [^>]*>WARN</a>', Site(config).get(path))
     stale = configured(tmp_path / "stale")
     old = now() - timedelta(minutes=88)
     lay(stale, "ingest_progress", progress(0, 10, landed_at=old))

@@ -29,7 +29,8 @@ from grouptrail.web.assets import assets
 from grouptrail.web.group_index import GroupIndex
 from grouptrail.web.openapi import API
 from grouptrail.web.requests import PageError, compressed, json_answer, json_path, this_page_with
-from grouptrail.web.routes import broker_pages, list_pages, pages, rollout_pages
+from grouptrail.web.routes import broker_pages, change_pages, list_pages, pages, rollout_pages
+from grouptrail.web.runbooks import runbook_of
 from grouptrail.web.security import HEADERS, check_request
 from grouptrail.web.sql_page import sql_pages
 
@@ -59,6 +60,7 @@ def application(
     app = _flask(log)
     app.register_blueprint(list_pages(index))
     app.register_blueprint(pages(index))
+    app.register_blueprint(change_pages(index))
     app.register_blueprint(rollout_pages(index))
     app.register_blueprint(broker_pages(index))
     app.register_blueprint(sql_pages(clusters, web))
@@ -123,6 +125,7 @@ def _flask(log: Log) -> Flask:
         )
     }
     app.jinja_env.globals |= {
+        "runbook_of": runbook_of,
         "path_of": lambda name: files[name].path,
         "page_of": texts.page_of,
         "count": counted,

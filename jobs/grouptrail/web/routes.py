@@ -36,6 +36,7 @@ from grouptrail.web.rebalances_page import rebalances_page
 from grouptrail.web.requests import PageError, asked, json_answer
 from grouptrail.web.reset_commands import reset_commands
 from grouptrail.web.rollouts_page import rollouts_page
+from grouptrail.web.runbooks import runbooks
 from grouptrail.web.texts import page_of
 from grouptrail.web.topic_page import topic_page
 from grouptrail.web.topics_page import topics_page
@@ -65,11 +66,6 @@ def list_pages(index: GroupIndex) -> Blueprint:
         answer = rebalances_page(index, query)
         return render_template("rebalances.html", answer=answer, query=query, given=request.args)
 
-    @routes.get("/changes")
-    def show_changes() -> str:
-        answer = changes_page(index, asked(ChangesQuery))
-        return render_template("changes.html", answer=answer, given=request.args)
-
     @routes.get(f"{API}groups")
     def answer_groups() -> Response:
         return json_answer(index.groups(asked(GroupsQuery)))
@@ -77,10 +73,6 @@ def list_pages(index: GroupIndex) -> Blueprint:
     @routes.get(f"{API}topics")
     def answer_topics() -> Response:
         return json_answer(topics_page(index, asked(TopicsQuery)))
-
-    @routes.get(f"{API}changes")
-    def answer_changes() -> Response:
-        return json_answer(changes_page(index, asked(ChangesQuery)))
 
     @routes.get(f"{API}rebalances")
     def answer_rebalances() -> Response:
@@ -152,6 +144,26 @@ def _redirect(path: str) -> AnyResponse:
     """Return a redirection to a list, with the parameters of the request."""
     query = request.query_string.decode("ascii", "ignore")
     return redirect(f"{path}?{query}" if query else path)
+
+
+def change_pages(index: GroupIndex) -> Blueprint:
+    """Return the pages of what has changed, and of what to do about it."""
+    routes = Blueprint("change_pages", __name__)
+
+    @routes.get("/changes")
+    def show_changes() -> str:
+        answer = changes_page(index, asked(ChangesQuery))
+        return render_template("changes.html", answer=answer, given=request.args)
+
+    @routes.get(f"{API}changes")
+    def answer_changes() -> Response:
+        return json_answer(changes_page(index, asked(ChangesQuery)))
+
+    @routes.get("/runbooks")
+    def show_runbooks() -> str:
+        return render_template("runbooks.html", runbooks=runbooks())
+
+    return routes
 
 
 def rollout_pages(index: GroupIndex) -> Blueprint:
