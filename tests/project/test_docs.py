@@ -30,6 +30,7 @@ DOCUMENTS = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "dashboards/**/*.md", "tests/**/*.md")
     for path in ROOT.glob(pattern)
+    if not path.is_symlink()
 )
 COMMANDS: dict[str, Any] = cast("Any", typer.main.get_command(app)).commands
 

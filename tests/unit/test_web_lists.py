@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from grouptrail.web.texts import coded
-from support.exporter_tables import configured, lag_row, lay_everything, now
+from support.exporter_tables import OPEN, configured, lag_row, lay_everything, now
 from support.sample_groups import KNOWN_UNTIL, billing
 from support.small_tables import at, lay
 from support.web_client import Site
@@ -92,6 +92,9 @@ def rebalances(tmp_path_factory: pytest.TempPathFactory) -> Site:
     config = configured(tmp_path_factory.mktemp("rebalances"))
     billing(config)
     lay(config, "rebalances", {"group_id": "a_b", "to_generation": 3, "at": at(50), "cause": "member_joined"})
+    lay(
+        config, "group_states", {**OPEN, "group_id": "a_b", "record_offset": 9, "state": "Dead", "started_at": at(55)}
+    )
     lay(config, "ingest_progress", {"batch_id": 0, "landed_at": KNOWN_UNTIL})
     return Site(config)
 
@@ -123,6 +126,12 @@ def test_rebalances_page_links_the_group_at_that_moment(rebalances: Site) -> Non
     text = rebalances.get(f"/rebalances?{WITHIN}&group=a_b")
     assert '<a href="/groups/a_b">a_b</a>' in text
     assert "/groups/a_b?at=2026-03-04T12%3A50%3A00%2B00%3A00#generation-3" in text
+
+
+def test_rebalances_of_a_group_that_was_deleted_say_so(rebalances: Site) -> None:
+    rows = listed(rebalances, f"rebalances?{WITHIN}&per_page=500")["rebalances"]
+    assert {row["group_id"]: row["is_deleted"] for row in rows} == {"a_b": True, "billing": False}
+    assert "a_b</a> <small" in rebalances.get(f"/rebalances?{WITHIN}&group=a_b")
 
 
 def test_rebalances_page_keeps_its_times_when_a_cause_is_chosen(rebalances: Site) -> None:

@@ -530,6 +530,7 @@ class GroupRebalance(Answer):
     partitions_moved: int | None = _column("rebalances", "partitions_moved")
     duration_ms: int | None = _column("rebalances", "duration_ms")
     duration_of: str | None = _column("rebalances", "duration_of")
+    is_deleted: bool = Field(description="The group does not exist any more.")
 
 
 class Rebalances(Answer):

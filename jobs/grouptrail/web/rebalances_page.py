@@ -69,7 +69,7 @@ def rebalances_page(index: GroupIndex, query: RebalancesQuery) -> Rebalances:
         **counts,
         page=shown.page,
         pages=shown.pages,
-        rebalances=[GroupRebalance.model_validate(row) for row in rows],
+        rebalances=[GroupRebalance(**row, is_deleted=known.deleted_at(row["group_id"]) is not None) for row in rows],
     )
 
 
