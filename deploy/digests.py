@@ -12,7 +12,7 @@ from pathlib import Path
 
 import layouts
 from grouptrail.spark.jars import DIGESTS, list_of_jars
-from grouptrail.spark.session import connector_jars, s3_jars
+from grouptrail.spark.session import connector_jars, msk_jars, s3_jars
 from servers import kafka
 
 FILE = Path(__file__).resolve().parents[1] / "jobs" / "grouptrail" / "spark" / DIGESTS
@@ -28,6 +28,7 @@ def main() -> None:
             folders = [
                 connector_jars(print),
                 s3_jars(print),
+                msk_jars(print),
                 layouts.fetch(log=print),
                 *(kafka.fetch(version, print) for version in kafka.VERSIONS),
                 kafka.fetch_connect(log=print),

@@ -40,7 +40,7 @@ def fetch(release: str = NEWEST, log: Log = silent) -> Path:
     if broker.is_dir():
         return broker
     jars = tuple(f"org.apache.kafka:{jar}:{release}" for jar in _JARS)
-    return fetch_jars(f"kafka-messages/{release}", jars, transitive=False, log=log)
+    return fetch_jars(f"kafka-messages/{release}", alone=jars, log=log)
 
 
 @cache

@@ -23,7 +23,8 @@ shell patterns such as `billing-*`.
 `[kafka]` takes any setting of Kafka's Java client by its own name (`GROUPTRAIL_KAFKA__SASL_MECHANISM` is
 `sasl.mechanism`), `[spark]` any of Spark's, `[storage]` any option of delta-rs
 (`GROUPTRAIL_STORAGE__AWS_REGION` is `aws_region`). Settings in `[kafka]` may refer to
-[secrets elsewhere](security.md#secrets).
+[secrets elsewhere](security.md#secrets). `kafka.preset` (`GROUPTRAIL_KAFKA__PRESET`: `msk-iam`, `confluent-cloud` or
+`event-hubs`) fills in the login of a [managed service](managed-kafka.md#presets).
 
 | setting | variable | default | meaning |
 | --- | --- | --- | --- |

@@ -114,7 +114,8 @@ class Broker:
     users of `PASSWORDS`, SCRAM for those that are made later) and an authorizer that allows `admin` everything and
     the others what `allow` grants them; clients of the PLAINTEXT listener may do everything.
     `security="tls"` adds an SSL listener, whose keystore `properties` name. `proxied` adds a PLAINTEXT
-    listener that is reached through `proxy` alone, which can hang. The process dies with this one.
+    listener that is reached through `proxy` alone, which can hang. `classes` is a folder of further classes. The
+    process dies with this one.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class Broker:
         heap: str = "400m",
         cluster_id: str | None = None,
         java_options: str = "",
+        classes: Path | None = None,
         log: Log = silent,
     ) -> None:
         self.directory = directory.absolute()
@@ -135,6 +137,7 @@ class Broker:
         self.log_file = self.directory / "server.log"
         self._java = find_java()
         self._jars = fetch(version, log)
+        self._class_path = os.pathsep.join([f"{self._jars}/*", *([str(classes)] if classes else [])])
         self._heap = heap
         self._java_options = java_options or class_data.options(class_data_archive(self._java, self._jars))
         self._security = security
@@ -321,7 +324,7 @@ class Broker:
             *options,
             *_LOG,
             "-cp",
-            f"{self._jars}/*",
+            self._class_path,
         ]
 
     def _format_once(self) -> None:

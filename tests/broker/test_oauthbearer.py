@@ -7,11 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from grouptrail.config import Config
 from grouptrail.kafka.cluster import GROUP_PREFIX, Cluster
@@ -49,8 +51,10 @@ def tokens(signer: TokenServer) -> Iterator[TokenServer]:
     """The token endpoint as it answers by default: its tokens live for five minutes."""
     yield signer
     signer.secret, signer.lives_seconds, signer.answer = SECRET, 300, None
+    signer.client_key = None
     signer.claims.clear()
     signer.requests.clear()
+    signer.refusals.clear()
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,12 @@ def commit(broker: Broker, offset: int) -> None:
 
 def environment(broker: Broker, tokens: TokenServer, secret: str = SECRET, **more: str) -> dict[str, str]:
     """Return the settings of a login as variables."""
-    settings = tokens.settings(secret) | {"bootstrap.servers": broker.sasl_bootstrap} | more
+    return variables(broker, tokens.settings(secret) | more)
+
+
+def variables(broker: Broker, settings: dict[str, str]) -> dict[str, str]:
+    """Return settings of Kafka's client as variables."""
+    settings = settings | {"bootstrap.servers": broker.sasl_bootstrap}
     return {f"GROUPTRAIL_KAFKA__{name.replace('.', '_').upper()}": value for name, value in settings.items()}
 
 
@@ -105,13 +114,79 @@ def test_oauthbearer_all_jobs_run_once_with_one_login(
     assert_no_secret(tokens, doctor, shown, printed, *(path.read_bytes().decode("latin-1") for path in files))
 
 
+def test_private_key_jwt_all_jobs_run_once_without_a_secret(
+    broker: Broker, tokens: TokenServer, config: Config, cli: Cli, tmp_path: Path
+) -> None:
+    """The endpoint takes each signed JWT once; Spark's Java client gets its tokens from grouptrail."""
+    environ = variables(broker, with_key(tokens, tmp_path))
+    doctor = succeeded(run_cli(config, "doctor", environ=environ))
+    printed = succeeded(cli(config, "run", "--once", environ=environ))
+    assert "ok    records    can be read" in doctor
+    assert committed(config) >= {0}
+    assert not tokens.refusals
+    assert {request["Authorization"] for request in tokens.requests} == {""}
+    assert_no_secret(tokens, doctor, printed)
+
+
+def with_key(tokens: TokenServer, folder: Path) -> dict[str, str]:
+    """Let the endpoint demand JWTs signed with a new key; return the settings of a login with it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    file = folder / "client.pem"
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    tokens.client_key = key.public_key()
+    return tokens.settings_with_key(file, "ES256")
+
+
 @pytest.mark.full
+@pytest.mark.parametrize("login", ["secret", "private key", "file"])
 def test_oauthbearer_pipeline_outlives_its_tokens_without_an_error(
-    broker: Broker, tokens: TokenServer, config: Config
+    broker: Broker, tokens: TokenServer, config: Config, tmp_path: Path, login: str
 ) -> None:
     """Through three lives of a token, after each of which the broker closes what has not logged in again."""
     tokens.lives_seconds = LIFE_SECONDS
-    environ = environment(broker, tokens) | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
+    with settings_of(login, tokens, tmp_path) as settings:
+        outlive_tokens(broker, tokens, config, variables(broker, settings))
+
+
+@contextmanager
+def settings_of(login: str, tokens: TokenServer, folder: Path) -> Iterator[dict[str, str]]:
+    """Yield the settings of a login of some kind."""
+    if login == "secret":
+        yield tokens.settings()
+    elif login == "private key":
+        yield with_key(tokens, folder)
+    else:
+        with renewed_file(tokens, folder / "token"):
+            yield tokens.settings_with_file(folder / "token")
+
+
+@contextmanager
+def renewed_file(tokens: TokenServer, file: Path) -> Iterator[None]:
+    """Put a new token into a file whenever two thirds of the last one's life are over, as platforms do."""
+    ended = threading.Event()
+
+    def write() -> None:
+        tokens.issued.append(tokens.token())
+        (file.parent / "next").write_text(f"{tokens.issued[-1]}\n")
+        (file.parent / "next").rename(file)
+
+    def renew() -> None:
+        while not ended.wait(tokens.lives_seconds * 2 / 3):
+            write()
+
+    write()
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def outlive_tokens(broker: Broker, tokens: TokenServer, config: Config, environ: dict[str, str]) -> None:
+    """Commit while the pipeline runs, and compare what has landed."""
+    environ = environ | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
     run = Grouptrail(config, "run", environ=environ)
     printed: list[str] = []
     reader = threading.Thread(target=lambda: printed.extend(run.lines()))
@@ -221,7 +296,7 @@ def test_oauthbearer_endpoint_down_for_longer_than_a_token_lives_loses_nothing(
         ("audience", "compare its issuer, audience, scope and times with what the brokers expect"),
         ("down", "does not answer (connection refused): start it, or check kafka."),
         ("html", "answers without a token (text/html): check kafka."),
-        ("exp", "gives a token without exp: let it issue tokens that expire"),
+        ("exp", "gives a token without exp: use tokens that expire"),
     ],
 )
 def test_oauthbearer_login_that_fails_exits_with_one_line(

@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from servers.kafka import Broker
 
 CLIENT, SECRET, AUDIENCE = "watcher", "oauth-Geheim-4715", "kafka"
 _KEY_ID = "test"
+_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 
 @dataclass
@@ -30,7 +34,8 @@ class TokenServer:
 
     `answer` replaces the answer to a request for a token by status, content type and content. `claims` override those
     of its tokens; a claim that is None is left out. `requests` are the forms of all requests for tokens, with the
-    header Authorization.
+    header Authorization. With `client_key` a client shows a JWT signed with its private key (RFC 7523), not a secret;
+    `refusals` are the reasons for which such JWTs were not taken.
     """
 
     url: str
@@ -41,6 +46,9 @@ class TokenServer:
     requests: list[dict[str, str]] = field(default_factory=list)
     issued: list[str] = field(default_factory=list)
     key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
+    client_key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey | None = None
+    refusals: list[str] = field(default_factory=list)
+    used_ids: set[str] = field(default_factory=set)
 
     @property
     def keys_url(self) -> str:
@@ -50,11 +58,34 @@ class TokenServer:
     def settings(self, secret: str = SECRET) -> dict[str, str]:
         """Return the login of its client as settings of Kafka's client."""
         return {
+            **self._login,
+            "sasl.oauthbearer.client.credentials.client.id": CLIENT,
+            "sasl.oauthbearer.client.credentials.client.secret": secret,
+        }
+
+    def settings_with_key(self, key_file: Path, algorithm: str) -> dict[str, str]:
+        """Return the login of its client with a JWT that it signs."""
+        prefix = "sasl.oauthbearer.assertion"
+        return {
+            **self._login,
+            f"{prefix}.private.key.file": str(key_file),
+            f"{prefix}.algorithm": algorithm,
+            f"{prefix}.claim.iss": CLIENT,
+            f"{prefix}.claim.sub": CLIENT,
+            f"{prefix}.claim.aud": self.url,
+            f"{prefix}.claim.jti.include": "true",
+        }
+
+    def settings_with_file(self, file: Path) -> dict[str, str]:
+        """Return a login with the token in a file."""
+        return {**self._login, "sasl.oauthbearer.token.endpoint.url": file.as_uri()}
+
+    @property
+    def _login(self) -> dict[str, str]:
+        return {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "OAUTHBEARER",
             "sasl.oauthbearer.token.endpoint.url": self.url,
-            "sasl.oauthbearer.client.credentials.client.id": CLIENT,
-            "sasl.oauthbearer.client.credentials.client.secret": secret,
             "sasl.oauthbearer.scope": "kafka.read",
         }
 
@@ -73,12 +104,60 @@ class TokenServer:
         self.requests.append({**form, "Authorization": authorization})
         if self.answer is not None:
             return self.answer()
-        login = base64.b64encode(f"{CLIENT}:{self.secret}".encode()).decode()
-        if authorization != f"Basic {login}":
+        if not self._knows(form, authorization):
             refusal = {"error": "invalid_client", "error_description": f"not {self.secret}: {authorization}"}
             return 401, "application/json", json.dumps(refusal).encode()
         self.issued.append(self.token())
         return 200, "application/json", json.dumps({"access_token": self.issued[-1], "token_type": "Bearer"}).encode()
+
+    def _knows(self, form: dict[str, str], authorization: str) -> bool:
+        """Return whether a request shows that its client is `CLIENT`."""
+        if self.client_key is None:
+            login = base64.b64encode(f"{CLIENT}:{self.secret}".encode()).decode()
+            return authorization == f"Basic {login}"
+        is_grant = form["grant_type"] == _JWT_BEARER
+        assertion = form.get("assertion" if is_grant else "client_assertion", "")
+        if not is_grant and (form["grant_type"], form.get("client_assertion_type")) != (
+            "client_credentials",
+            _ASSERTION_TYPE,
+        ):
+            self.refusals.append("another form")
+        elif authorization:
+            self.refusals.append("two proofs")
+        elif reason := self._fault(assertion):
+            self.refusals.append(reason)
+        else:
+            return True
+        return False
+
+    def _fault(self, assertion: str) -> str | None:
+        """Return what is wrong with a JWT of the client (RFC 7523, section 3)."""
+        signed, _, signature = assertion.rpartition(".")
+        header, claims = (json.loads(_decoded(part)) for part in signed.split("."))
+        try:
+            self._verify(header["alg"], signed.encode(), _decoded(signature))
+        except InvalidSignature:
+            return "signature"
+        now = time.time()
+        if claims["iss"] != CLIENT or claims["sub"] != CLIENT:
+            return "client"
+        if claims["aud"] != self.url:
+            return "audience"
+        if not claims["nbf"] <= claims["iat"] <= now + 1 < claims["exp"] <= now + 600:
+            return "times"
+        if claims["jti"] in self.used_ids:
+            return "used before"
+        self.used_ids.add(claims["jti"])
+        return None
+
+    def _verify(self, algorithm: str, signed: bytes, signature: bytes) -> None:
+        if algorithm == "RS256" and isinstance(self.client_key, rsa.RSAPublicKey):
+            self.client_key.verify(signature, signed, padding.PKCS1v15(), hashes.SHA256())
+        elif algorithm == "ES256" and isinstance(self.client_key, ec.EllipticCurvePublicKey) and len(signature) == 64:
+            pair = encode_dss_signature(int.from_bytes(signature[:32]), int.from_bytes(signature[32:]))
+            self.client_key.verify(pair, signed, ec.ECDSA(hashes.SHA256()))
+        else:
+            raise InvalidSignature
 
     def keys(self) -> bytes:
         """Return the public keys as a JWKS."""
@@ -98,6 +177,10 @@ def _base64(content: bytes) -> str:
     return base64.urlsafe_b64encode(content).rstrip(b"=").decode()
 
 
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
 @contextmanager
 def token_server(keystore: Path | None = None, port: int = 0) -> Iterator[TokenServer]:
     """Serve tokens on loopback, with TLS if there is a file with a key and a certificate."""
@@ -109,7 +192,7 @@ def token_server(keystore: Path | None = None, port: int = 0) -> Iterator[TokenS
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
-            self._send(*served.respond(form, self.headers["Authorization"]))
+            self._send(*served.respond(form, self.headers.get("Authorization", "")))
 
         def _send(self, status: int, kind: str, content: bytes) -> None:
             self.send_response(status)

@@ -15,6 +15,7 @@ import pytest
 
 from grouptrail.spark import jars, maven_central
 from grouptrail.spark.jars import JarsError, fetch_jars, known_digests, list_of_jars
+from grouptrail.spark.kafka_login import MSK_LIBRARY
 from layouts import NEWEST
 from servers import kafka
 
@@ -135,12 +136,13 @@ def test_fetch_jars_of_an_untested_version_says_that_they_are_not_verified() -> 
 
 
 def test_digests_are_known_of_every_jar_that_is_downloaded() -> None:
-    """Of the pinned pair of pyspark and delta-spark, of S3, and of each Kafka of the demo and the tests."""
+    """Of the pinned pair of pyspark and delta-spark, of S3, of MSK, and of each Kafka of the demo and the tests."""
     known = known_digests()
     digests = [digest for jars in known.values() for digest in jars.values()]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
     folders = set(known)
     wanted = {f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}", f"kafka-messages/{NEWEST}"}
     wanted |= {f"kafka/{release}" for release in kafka.VERSIONS} | {f"connect/{kafka.CONNECT}"}
+    wanted |= {f"msk/{MSK_LIBRARY.partition(':')[2].replace(':', '-')}"}
     assert {folder for folder in folders if not folder.startswith("s3/hadoop-aws-")} == wanted
     assert len(folders) == len(wanted) + 1

@@ -10,8 +10,8 @@ import time
 import pytest
 
 from grouptrail.config import Config
+from grouptrail.config.jaas import jaas_options
 from grouptrail.kafka.errors import KafkaSettingError, KafkaUnreachableError
-from grouptrail.kafka.jaas import jaas_options
 from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.kafka.settings import client_arguments
 from support.deadlines import scaled
@@ -56,7 +56,7 @@ def test_client_arguments_tuning_settings_are_mapped_or_ignored() -> None:
     [
         ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"request.timeout.ms": "soon"}, "whole number"),
-        ({**SASL, "sasl.mechanism": "NTLM"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI"),
+        ({**SASL, "sasl.mechanism": "NTLM"}, "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM, GSSAPI"),
         ({"security.protocol": "SASL_SSL"}, "Krb5LoginModule"),
         ({**SASL, "sasl.jaas.config": "X required;"}, "names no username and password"),
         ({**SASL, "sasl.jaas.config": f"{LOGIN[:-1]} tokenauth=true;"}, "tokenauth"),

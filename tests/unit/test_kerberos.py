@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from grouptrail.config.jaas import jaas_options
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import gssapi
 from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KdcUnreachableError
 from grouptrail.kafka.gssapi import GssError
-from grouptrail.kafka.jaas import jaas_options
+from grouptrail.kafka.java_client import java_settings
 from grouptrail.kafka.kerberos import Exchange, Login, Tickets, tickets_of
-from grouptrail.kafka.settings import client_arguments, java_settings
+from grouptrail.kafka.settings import client_arguments
 
 MODULE = "com.sun.security.auth.module.Krb5LoginModule"
 WITH_KEYTAB = f'{MODULE} required useKeyTab=true keyTab=/etc/g.keytab principal="g@EXAMPLE.COM";'

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.kafka import oauthbearer, token_endpoint
+from grouptrail.config.jaas import jaas_line, jaas_options
+from grouptrail.kafka import oauthbearer
 from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KafkaUnreachableError
-from grouptrail.kafka.jaas import jaas_line, jaas_options
-from grouptrail.kafka.oauthbearer import Login, RefreshWindow, Tokens, java_settings
-from grouptrail.kafka.oauthbearer import token_endpoint as endpoint_of
+from grouptrail.kafka.java_client import java_settings
+from grouptrail.kafka.oauthbearer import Login, token_endpoint
 from grouptrail.kafka.settings import client_arguments
-from grouptrail.kafka.token_endpoint import Token, request_token
+from grouptrail.kafka.token_endpoint import Endpoint
+from grouptrail.kafka.tokens import RefreshWindow, Token, Tokens
 from support.certificates import Authority
 from support.deadlines import scaled
 from support.token_server import CLIENT, SECRET, TokenServer, token_server
@@ -49,7 +51,7 @@ def server() -> Iterator[TokenServer]:
 def error_of(served: TokenServer, **changes: str) -> Exception:
     """Return the error of a request for a token: one line, without secrets."""
     with pytest.raises((KafkaLoginError, KafkaUnreachableError)) as caught:
-        request_token(Login.of({**served.settings(), **changes}).endpoint)
+        Login.of({**served.settings(), **changes}).source.request()
     text = str(caught.value)
     assert "\n" not in text
     assert not [secret for secret in (SECRET, *served.issued) if secret in text]
@@ -66,8 +68,9 @@ def jwt(**claims: Any) -> bytes:
 @pytest.mark.parametrize("settings", [SETTINGS | {"sasl.oauthbearer.scope": "kafka.read"}, OLD])
 def test_login_older_and_newer_settings_give_the_same_client(settings: dict[str, str]) -> None:
     login = Login.of(settings)
-    assert (login.endpoint.url, login.endpoint.client_id, login.endpoint.client_secret) == (URL, CLIENT, SECRET)
-    assert login.endpoint.scope == "kafka.read"
+    assert isinstance(login.source, Endpoint)
+    assert (login.source.url, login.source.client_id, login.source.client_secret) == (URL, CLIENT, SECRET)
+    assert login.source.scope == "kafka.read"
     assert SECRET not in repr(login)
 
 
@@ -80,14 +83,15 @@ def test_login_extensions_of_jaas_are_sent_to_the_broker() -> None:
     ("changes", "message"),
     [
         ({"sasl.oauthbearer.token.endpoint.url": ""}, "token.endpoint.url"),
-        ({"sasl.oauthbearer.token.endpoint.url": "file:///token"}, "token.endpoint.url"),
+        ({"sasl.oauthbearer.token.endpoint.url": "file://host/token"}, "token.endpoint.url"),
         ({"sasl.oauthbearer.token.endpoint.url": "https://host:port/"}, "token.endpoint.url"),
         ({"sasl.oauthbearer.token.endpoint.url": f"https://a:{SECRET}@host/"}, "has a user"),
         ({"sasl.oauthbearer.client.credentials.client.id": ""}, "id or secret is missing"),
         ({"sasl.oauthbearer.client.credentials.client.secret": ""}, "id or secret is missing"),
         ({"sasl.login.callback.handler.class": "com.example.Handler"}, "leave it out"),
-        ({"sasl.oauthbearer.assertion.private.key.file": "key.pem"}, "id and secret"),
-        ({"sasl.oauthbearer.jwt.retriever.class": "X"}, "id and secret"),
+        ({"sasl.client.callback.handler.class": "X"}, "cannot be followed outside Java"),
+        ({"sasl.oauthbearer.jwt.retriever.class": "X"}, "leave it out, or give"),
+        ({"sasl.oauthbearer.jwt.validator.class": "X"}, "cannot be followed outside Java"),
         ({"sasl.oauthbearer.expected.audience": "x"}, "cannot be followed outside Java"),
         ({"sasl.login.refresh.window.factor": "2"}, "from 0.5 to 1"),
         ({"sasl.login.read.timeout.ms": "soon"}, "at least 1"),
@@ -117,8 +121,8 @@ def test_java_settings_translates_to_those_of_spark_s_client() -> None:
 def test_java_settings_of_other_logins_are_unchanged() -> None:
     settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.oauthbearer.scope": "x"}
     assert java_settings(settings) == settings
-    assert endpoint_of(settings) is None
-    assert endpoint_of(SETTINGS) == URL
+    assert token_endpoint(settings) is None
+    assert token_endpoint(SETTINGS) == URL
 
 
 @given(st.dictionaries(st.from_regex(r"[A-Za-z]\w{0,8}", fullmatch=True), st.text(min_size=1), max_size=4))
@@ -127,7 +131,7 @@ def test_jaas_line_options_are_read_back(options: dict[str, str]) -> None:
 
 
 def test_request_token_sends_client_and_scope_and_returns_when_the_token_expires(server: TokenServer) -> None:
-    token = request_token(Login.of(server.settings()).endpoint)
+    token = Login.of(server.settings()).source.request()
     assert token.text == server.issued[0]
     assert token.expires_at == pytest.approx(time.time() + server.lives_seconds, abs=scaled(5))
     [request] = server.requests
@@ -139,7 +143,7 @@ def test_request_token_sends_client_and_scope_and_returns_when_the_token_expires
 def test_request_token_encodes_id_and_secret_on_demand(server: TokenServer) -> None:
     server.answer = lambda: (200, "application/json", jwt(sub="a", exp=time.time() + 9))
     settings = server.settings("a b:c") | {"sasl.oauthbearer.header.urlencode": "true"}
-    request_token(Login.of(settings).endpoint)
+    Login.of(settings).source.request()
     [request] = server.requests
     assert base64.b64decode(request["Authorization"].removeprefix("Basic ")) == f"{CLIENT}:a+b%3Ac".encode()
 
@@ -187,7 +191,7 @@ def test_request_token_claims_are_those_of_the_settings(server: TokenServer, cla
     server.answer = lambda: (200, "application/json", jwt(exp=1 << 40, **claim))
     names = {} if "sub" in claim else {"sub": "azp", "scope": "roles"}
     changes = {f"sasl.oauthbearer.{of}.claim.name": name for of, name in names.items()}
-    assert request_token(Login.of(server.settings() | changes).endpoint).expires_at == 1 << 40
+    assert Login.of(server.settings() | changes).source.request().expires_at == 1 << 40
 
 
 def test_request_token_endpoint_that_is_down_or_silent_is_an_outage(server: TokenServer) -> None:
@@ -228,8 +232,55 @@ def test_request_token_trusts_the_ca_of_the_jaas_line_alone(tmp_path: Path) -> N
         assert "is not trusted" in str(error_of(served))
         trust = f'ssl.truststore.type="PEM" ssl.truststore.location="{authority.certificate}"'
         settings = served.settings() | {"sasl.jaas.config": f"{MODULE} required {trust};"}
-        assert request_token(Login.of(settings).endpoint).text == served.issued[0]
+        assert Login.of(settings).source.request().text == served.issued[0]
         assert jaas_options(java_settings(settings)["sasl.jaas.config"])["ssl.truststore.type"] == "PEM"
+
+
+def tunnel(listening: socket.socket, asked: list[bytes]) -> None:
+    """Be a proxy for one connection."""
+    connection, _ = listening.accept()
+    asked.append(connection.recv(4096))
+    host, port = asked[0].split()[1].decode().split(":")
+    with connection, socket.create_connection((host, int(port))) as upstream:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        back = threading.Thread(target=pump, args=(upstream, connection))
+        back.start()
+        pump(connection, upstream)
+        back.join()
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while content := source.recv(65_536):
+            target.sendall(content)
+        target.shutdown(socket.SHUT_WR)
+
+
+def test_request_token_https_proxy_is_used_unless_no_proxy_names_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's Java client then gets its tokens from grouptrail, where its executors are in the same process."""
+    authority = Authority(tmp_path, "authority")
+    asked: list[bytes] = []
+    with token_server(authority.signed("idp")) as served, socket.create_server(("127.0.0.1", 0)) as listening:
+        trust = f'ssl.truststore.type="PEM" ssl.truststore.location="{authority.certificate}"'
+        settings = served.settings() | {"sasl.jaas.config": f"{MODULE} required {trust};"}
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:{SECRET}@127.0.0.1:{listening.getsockname()[1]}")
+        monkeypatch.setenv("NO_PROXY", "localhost")
+        thread = threading.Thread(target=tunnel, args=(listening, asked))
+        thread.start()
+        assert Login.of(settings).source.request().text == served.issued[0]
+        thread.join()
+        address = served.url.removeprefix("https://").removesuffix("/token")
+        assert asked[0].startswith(f"CONNECT {address} ".encode())
+        assert java_settings(settings)["sasl.oauthbearer.token.endpoint.url"].startswith("http://127.0.0.1:")
+        assert java_settings(settings, is_local=False)["sasl.oauthbearer.token.endpoint.url"] == served.url
+        monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+        error = error_of(served, **{"sasl.jaas.config": settings["sasl.jaas.config"]})
+        assert "does not answer by the proxy of HTTPS_PROXY (connection refused)" in str(error)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert Login.of(settings).source.request().text == served.issued[1]
+        assert java_settings(settings)["sasl.oauthbearer.token.endpoint.url"] == served.url
 
 
 class Clock:
@@ -240,9 +291,10 @@ class Clock:
         self.failure: Exception | None = None
         self.issued = 0
         monkeypatch.setattr(time, "time", lambda: self.now)
-        monkeypatch.setattr(oauthbearer, "request_token", self._request)
 
-    def _request(self, _: token_endpoint.Endpoint) -> Token:
+    shown, remedy = "a clock", "wind it"
+
+    def request(self) -> Token:
         if self.failure is not None:
             raise self.failure
         self.issued += 1
@@ -255,7 +307,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_tokens_token_is_renewed_once_when_most_of_its_life_is_over(clock: Clock) -> None:
-    tokens = Tokens(Login.of(SETTINGS))
+    tokens = Tokens(clock, RefreshWindow())
     assert {tokens.token(), tokens.token()} == {"token-1"}
     clock.now += 79
     assert tokens.token() == "token-1"
@@ -264,7 +316,7 @@ def test_tokens_token_is_renewed_once_when_most_of_its_life_is_over(clock: Clock
 
 
 def test_tokens_renewal_that_fails_is_tried_again_and_raised_once_the_token_has_expired(clock: Clock) -> None:
-    tokens = Tokens(Login.of(SETTINGS))
+    tokens = Tokens(clock, RefreshWindow())
     tokens.token()
     clock.now, clock.failure = clock.now + 86, KafkaUnreachableError("down")
     assert tokens.token() == "token-1"
@@ -283,7 +335,7 @@ def test_tokens_renewal_that_fails_is_tried_again_and_raised_once_the_token_has_
 
 
 def test_tokens_that_a_broker_refused_are_requested_again(clock: Clock) -> None:
-    tokens = Tokens(Login.of(SETTINGS))
+    tokens = Tokens(clock, RefreshWindow())
     tokens.token()
     assert "refuses the token of" in tokens.refused_by("kafka:9092")
     assert tokens.token() == "token-2"

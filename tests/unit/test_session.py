@@ -118,10 +118,9 @@ EXECUTORS = "spark.executor.extraJavaOptions"
 
 def of_clusters(*urls: str, **given: str) -> dict[str, str]:
     """Return the session's settings for clusters whose clients get tokens from these endpoints."""
-    configs = [
-        load_config(None, {"kafka.sasl.oauthbearer.token.endpoint.url": url, **given} if url else given, {})
-        for url in urls
-    ]
+    login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
+    setting = "kafka.sasl.oauthbearer.token.endpoint.url"
+    configs = [load_config(None, {**login, setting: url, **given} if url else given, {}) for url in urls]
     return settings_of(session_settings(*configs))
 
 

@@ -6,6 +6,8 @@ import re
 from difflib import get_close_matches
 from typing import Any
 
+from grouptrail.config.presets import PRESET, PRESETS
+
 KAFKA_DEFAULTS = {"bootstrap.servers": "localhost:9092"}
 
 _SERVER = re.compile(r"(?:[\w.%-]*://)?(?:\[[\w.:%]+\]|[\w.%-]+):\d{1,5}")
@@ -51,6 +53,12 @@ sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.
 sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
 sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
 sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
+sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.template.file sasl.oauthbearer.jwt.retriever.class
 sasl.oauthbearer.client.credentials.client.id
 sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.header.urlencode sasl.oauthbearer.scope
 sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
@@ -70,6 +78,8 @@ def kafka_problem(name: str, value: Any) -> str | None:
     """Return why a setting of Kafka's client is refused, or None."""
     if name in _CONTROLLED:
         return f"cannot be set: {_CONTROLLED[name]}"
+    if name == PRESET and value not in PRESETS:
+        return f"is no preset: give one of {', '.join(PRESETS)}"
     if name in _LIBRDKAFKA_NAMES:
         return f"is a librdkafka name: use the name of Kafka's Java client, {_LIBRDKAFKA_NAMES[name]}"
     if name == "bootstrap.servers" and not all(_SERVER.fullmatch(part.strip()) for part in str(value).split(",")):

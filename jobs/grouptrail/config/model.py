@@ -21,7 +21,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from grouptrail.config.clients import KAFKA_DEFAULTS, kafka_problem, spark_problem
-from grouptrail.config.providers import SecretError, refers, resolved
+from grouptrail.config.presets import completed, preset_of
+from grouptrail.config.providers import refers, resolved
 from grouptrail.config.secrets import hide_secrets, revealed
 from grouptrail.config.toml import to_toml
 from grouptrail.config.values import (
@@ -331,12 +332,20 @@ class Config(Section):
     spark: dict[str, ClientSetting] = Field(default_factory=dict)
     storage: dict[str, ClientSetting] = Field(default_factory=dict)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_as_preset_allows(cls, settings: Any) -> Any:
+        if isinstance(settings, dict) and (preset := preset_of(settings.get("kafka"))) and preset.source:
+            return {"source": preset.source} | settings
+        return settings
+
     @field_validator("kafka", mode="before")
     @classmethod
     def _check_kafka(cls, settings: Any) -> Any:
         if isinstance(settings, dict):
             _check_names(settings, kafka_problem)
-            return KAFKA_DEFAULTS | settings
+            preset = preset_of(settings)
+            return KAFKA_DEFAULTS | (preset.filled(settings) if preset else {}) | settings
         return settings
 
     @field_validator("spark", mode="before")
@@ -389,20 +398,12 @@ class Config(Section):
 
         Secrets that they refer to elsewhere are read at each call. Raises SecretError if one cannot be.
         """
-        return resolved(revealed(self.kafka))
+        return completed(resolved(revealed(self.kafka)))
 
     @property
     def refers_to_secrets(self) -> bool:
         """Whether the settings of Kafka's client may change, because they refer to secrets elsewhere."""
         return refers(revealed(self.kafka))
-
-    @property
-    def token_endpoint(self) -> str | None:
-        """The endpoint from which Kafka's clients get tokens, if they do and it is known."""
-        try:
-            return self.kafka_settings().get("sasl.oauthbearer.token.endpoint.url")
-        except SecretError:  # the jobs say so
-            return None
 
     def spark_settings(self) -> dict[str, str]:
         """Return the Spark settings, with secrets in clear text."""
@@ -420,8 +421,18 @@ class Config(Section):
         return self.model_dump(mode="json", exclude_none=True)
 
     def redacted_toml(self) -> str:
-        """Return all settings as a TOML file, with stars in place of secrets."""
-        return to_toml(self.redacted())
+        """Return all settings as a TOML file, with stars in place of secrets; a comment names those of a preset."""
+        return to_toml(self.redacted(), self._of_preset())
+
+    def _of_preset(self) -> dict[tuple[str, ...], str]:
+        """Return the paths of settings whose values are the preset's, and what to say of them."""
+        kafka = revealed(self.kafka)
+        if (preset := preset_of(kafka)) is None:
+            return {}
+        paths: list[tuple[str, ...]]
+        paths = [("kafka", name) for name, value in preset.settings.items() if kafka.get(name) == value]
+        paths += [("source",)] if self.source == preset.source else []
+        return dict.fromkeys(paths, "from kafka.preset")
 
 
 # Sections of settings of other programs, by these programs' names, and sections of grouptrail's own settings.

@@ -7,11 +7,12 @@ import re
 from pydantic import SecretStr
 
 from grouptrail.config.clients import KAFKA_CLIENT_SETTINGS
+from grouptrail.config.presets import PRESET
 from grouptrail.locations import with_locations_shown
 
 _SECRET = re.compile(
     r"passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|master.?key|encryption.?key|signature|"
-    r"credential|^headers$|^ssl\.keystore\.key$|(^|[._])sas([._]|$)",
+    r"credential|connection.?string|^headers$|^ssl\.keystore\.key$|(^|[._])sas([._]|$)",
     re.IGNORECASE,
 )
 
@@ -44,8 +45,8 @@ _HARMLESS_STORAGE = re.compile(
 
 
 def is_secret(setting: str) -> bool:
-    """Return whether a Kafka, Spark or storage setting is a secret, by its name; the path of a token is none."""
-    harmless = (".url", ".class", ".client.id", "token_file")
+    """Return whether a Kafka, Spark or storage setting is a secret, by its name; the path of one is none."""
+    harmless = (".url", ".class", ".client.id", "token_file", ".key.file")
     return _SECRET.search(setting) is not None and not setting.endswith(harmless)
 
 
@@ -54,7 +55,7 @@ def is_shown(section: str, setting: str, value: str) -> bool:
     if is_secret(setting) or with_locations_shown(value) != value:
         return False
     if section == "kafka":
-        return setting in KAFKA_CLIENT_SETTINGS
+        return setting in KAFKA_CLIENT_SETTINGS or setting == PRESET
     harmless = _HARMLESS_SPARK if section == "spark" else _HARMLESS_STORAGE
     return harmless.fullmatch(setting) is not None
 

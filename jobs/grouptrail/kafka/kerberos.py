@@ -14,11 +14,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from grouptrail.config.jaas import jaas_line, jaas_options
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import gssapi
 from grouptrail.kafka.errors import KafkaLoginError, KafkaSettingError, KdcUnreachableError
 from grouptrail.kafka.gssapi import GssError
-from grouptrail.kafka.jaas import jaas_line, jaas_options
 
 MECHANISM = "GSSAPI"
 CONFIG_VARIABLE = "KRB5_CONFIG"

@@ -13,7 +13,7 @@ from kafka import errors as client_errors
 from grouptrail.errors import GrouptrailError
 from grouptrail.kafka import client_internals
 from grouptrail.kafka.kerberos import Tickets
-from grouptrail.kafka.oauthbearer import Tokens
+from grouptrail.kafka.tokens import Tokens
 
 LOGIN_REFUSED = (client_errors.SaslAuthenticationFailedError, client_errors.UnsupportedSaslMechanismError)
 

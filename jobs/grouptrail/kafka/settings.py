@@ -1,6 +1,6 @@
 """Settings of Kafka's Java client as arguments of kafka-python.
 
-Spark passes the same settings to the Java client, as `java_settings` returns them.
+Spark passes the same settings to the Java client, as `java_client.java_settings` returns them.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from grouptrail.kafka import kerberos, oauthbearer
+from grouptrail.config.jaas import jaas_options
+from grouptrail.kafka import kerberos, msk_iam, oauthbearer
 from grouptrail.kafka.errors import KafkaSettingError
-from grouptrail.kafka.jaas import jaas_options
 from grouptrail.kafka.kerberos import Tickets, tickets_of
 from grouptrail.kafka.network import kerberos_name, token_provider
-from grouptrail.kafka.oauthbearer import Tokens, tokens_of, uses_tokens
+from grouptrail.kafka.oauthbearer import tokens_of, uses_tokens
 from grouptrail.kafka.tls import tls_context
+from grouptrail.kafka.tokens import Tokens
 
 DEADLINE_SECONDS = 10
 
@@ -32,7 +33,7 @@ _NUMBERS = {
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _PASSWORD_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MECHANISMS = (*_PASSWORD_MECHANISMS, oauthbearer.MECHANISM, kerberos.MECHANISM)
+_MECHANISMS = (*_PASSWORD_MECHANISMS, oauthbearer.MECHANISM, msk_iam.MECHANISM, kerberos.MECHANISM)
 
 # Other settings that decide who is trusted or how to log in must not be ignored.
 _UNDERSTOOD = re.compile(
@@ -40,11 +41,11 @@ _UNDERSTOOD = re.compile(
     r"ssl\.(protocol|enabled\.protocols)$|sasl\.(mechanism|jaas\.config)$|sasl\.login\.(refresh|retry)\.|"
     r"sasl\.login\.(connect|read)\.|sasl\.kerberos\.|security\.protocol$"
 )
-_UNDERSTOOD_OF_OAUTHBEARER = re.compile(
+_UNDERSTOOD_OF_TOKENS = re.compile(
     r"sasl\.oauthbearer\.(token\.endpoint\.url|client\.credentials\.client\.(id|secret)|scope|(scope|sub)\.claim\.name|"
-    r"header\.urlencode)$|sasl\.login\.callback\.handler\.class$"
+    r"header\.urlencode|jwt\.retriever\.class|assertion\.(algorithm|file|template\.file|private\.key\.(file|passphrase)|"
+    r"claim\.(iss|sub|aud|exp\.seconds|nbf\.seconds|jti\.include)))$|sasl\.login\.callback\.handler\.class$"
 )
-_PRIVATE_KEY_JWT = re.compile(r"sasl\.oauthbearer\.(assertion|jwt)\.")
 
 
 def client_arguments(settings: Mapping[str, str], deadline_seconds: float = DEADLINE_SECONDS) -> dict[str, Any]:
@@ -76,11 +77,6 @@ def login_of(settings: Mapping[str, str]) -> Tokens | Tickets | None:
     return tokens_of(settings) or tickets_of(settings)
 
 
-def java_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings for the Java client that Spark brings. Raises KafkaSettingError."""
-    return kerberos.java_settings(oauthbearer.java_settings(settings))
-
-
 def _whole_number(name: str, value: str) -> int | None:
     try:
         number = int(value)
@@ -94,15 +90,11 @@ def _refuse_unsupported(settings: Mapping[str, str], protocol: str) -> None:
     prefixes += ["sasl."] if protocol.startswith("SASL") else []
     prefixes += ["ssl."] if protocol.endswith("SSL") else []
     has_tokens = uses_tokens(settings)
+    of_msk = msk_iam.HANDLERS if msk_iam.uses_msk_iam(settings) else ()
     for name in settings:
-        if not name.startswith(tuple(prefixes)) or _UNDERSTOOD.match(name):
+        if not name.startswith(tuple(prefixes)) or _UNDERSTOOD.match(name) or name in of_msk:
             continue
-        if has_tokens and _PRIVATE_KEY_JWT.match(name):
-            raise KafkaSettingError(
-                f'kafka."{name}" cannot be followed: the Kafka client that Spark brings knows no JWT signed by the '
-                "client: leave it out, and log in with the client's id and secret"
-            )
-        if not (has_tokens and _UNDERSTOOD_OF_OAUTHBEARER.match(name)):
+        if not (has_tokens and _UNDERSTOOD_OF_TOKENS.match(name)):
             raise KafkaSettingError(
                 f'kafka."{name}" decides on security and cannot be followed outside Java: leave it out, and use '
                 f"PEM certificates and one of {', '.join(_MECHANISMS)}"
@@ -118,7 +110,7 @@ def _login(settings: Mapping[str, str]) -> dict[str, Any]:
         )
     login = login_of(settings)
     if isinstance(login, Tokens):
-        return {"sasl_mechanism": mechanism, "sasl_oauth_token_provider": token_provider(login)}
+        return {"sasl_mechanism": oauthbearer.MECHANISM, "sasl_oauth_token_provider": token_provider(login)}
     if isinstance(login, Tickets):
         return {"sasl_mechanism": mechanism, "sasl_kerberos_name": kerberos_name(login)}
     options = jaas_options(settings.get("sasl.jaas.config", ""))

@@ -1,27 +1,28 @@
-"""Requests to an OAuth token endpoint by client credentials (RFC 6749, section 4.4), and what its tokens say.
+"""Requests to an OAuth token endpoint, by client credentials (RFC 6749, section 4.4) or by a JWT (RFC 7523).
 
-As Kafka's Java client does it (KIP-768): by POST without following redirects, with the client's id and secret in the
-header Authorization. No message contains what the endpoint was sent or has answered, except its status and the
-standard's error codes.
+As Kafka's Java client does it (KIP-768, KIP-1139, KIP-1258): by POST without following redirects, with the client's
+id and secret in the header Authorization, or with an assertion in the form. No message contains what the endpoint was
+sent or has answered, except its status and the standard's error codes.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 import ssl
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from typing import Any, NoReturn
 
+from grouptrail.kafka.client_assertion import ClientAssertion
 from grouptrail.kafka.errors import KafkaLoginError, TokenEndpointError
+from grouptrail.kafka.jwt import REMEDY, ClaimNames, access_token
+from grouptrail.kafka.tokens import Token
 from grouptrail.locations import shown
 
 _MOST_BYTES = 1_000_000
@@ -35,23 +36,35 @@ _ERRORS = re.compile(
 _REFUSED = (400, 401, 403)
 
 _ENDPOINT = 'kafka."sasl.oauthbearer.token.endpoint.url"'
-_CREDENTIALS = "the client's id, secret and scope"
+_SECRET_REMEDY = (
+    'check the client\'s id, secret and scope (kafka."sasl.jaas.config", or '
+    'kafka."sasl.oauthbearer.client.credentials.…")'
+)
+_ASSERTION_REMEDY = (
+    'check the client\'s key, its claims iss, sub, aud and jti (kafka."sasl.oauthbearer.assertion.…"), its scope and '
+    "the clocks"
+)
+
+_CLIENT_CREDENTIALS = "client_credentials"
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """A token endpoint, and the client that it gives tokens to.
 
-    `sub_claim` and `scope_claim` are the claims with the token's principal and its scopes. With `encodes` id and
+    The client shows a secret, or an assertion, which is itself the grant where `is_grant`. With `encodes` id and
     secret are percent-encoded, as RFC 6749 demands and few servers expect. Times are in seconds.
     """
 
     url: str
-    client_id: str
-    client_secret: str = field(repr=False)
+    client_id: str | None
+    client_secret: str | None = field(default=None, repr=False)
+    assertion: ClientAssertion | None = None
+    is_grant: bool = False
     scope: str | None = None
-    sub_claim: str = "sub"
-    scope_claim: str = "scope"
+    names: ClaimNames = field(default_factory=ClaimNames)
     encodes: bool = False
     timeout: float = 10.0
     tls: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
@@ -61,13 +74,26 @@ class Endpoint:
         """The endpoint as it may be printed."""
         return shown(self.url)
 
+    @property
+    def proxy(self) -> str | None:
+        """The proxy for an endpoint with TLS: HTTPS_PROXY, unless NO_PROXY has the endpoint's host."""
+        parts = urllib.parse.urlsplit(self.url)
+        if parts.scheme != "https" or urllib.request.proxy_bypass(parts.netloc):
+            return None
+        return urllib.request.getproxies().get("https")
 
-@dataclass(frozen=True)
-class Token:
-    """A token in the form of the header that it is sent in, and when it expires, in seconds since 1970."""
+    @property
+    def remedy(self) -> str:
+        """What to do if a broker refuses its token."""
+        return REMEDY
 
-    text: str = field(repr=False)
-    expires_at: float
+    def request(self) -> Token:
+        """Return a new token.
+
+        Raises TokenEndpointError if the endpoint does not answer as one, KafkaLoginError if it refuses the client, is
+        not trusted, or gives a token that Kafka's clients do not accept, or if the assertion cannot be made.
+        """
+        return _requested(self)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -77,18 +103,15 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def request_token(endpoint: Endpoint) -> Token:
-    """Return a new token.
-
-    Raises TokenEndpointError if the endpoint does not answer as one, KafkaLoginError if it refuses the client, is
-    not trusted, or gives a token that Kafka's clients do not accept.
-    """
+def _requested(endpoint: Endpoint) -> Token:
+    request = _request(endpoint)
     deadline = time.monotonic() + endpoint.timeout
-    handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects()]  # Java's client uses no proxy either
+    proxies = {"https": endpoint.proxy} if endpoint.proxy else {}
+    handlers: list[Any] = [urllib.request.ProxyHandler(proxies), _NoRedirects()]
     if endpoint.tls is not None:
         handlers.append(urllib.request.HTTPSHandler(context=endpoint.tls))
     try:
-        with urllib.request.build_opener(*handlers).open(_request(endpoint), timeout=endpoint.timeout) as response:
+        with urllib.request.build_opener(*handlers).open(request, timeout=endpoint.timeout) as response:
             content = _content(response, deadline)
             kind = response.headers.get_content_type()
     except urllib.error.HTTPError as error:
@@ -99,19 +122,30 @@ def request_token(endpoint: Endpoint) -> Token:
 
 
 def _request(endpoint: Endpoint) -> urllib.request.Request:
-    login = [endpoint.client_id, endpoint.client_secret]
-    if endpoint.encodes:
-        login = [urllib.parse.quote_plus(part) for part in login]
-    form = {"grant_type": "client_credentials"} | ({"scope": endpoint.scope} if endpoint.scope else {})
     headers = {
-        "Authorization": f"Basic {base64.b64encode(':'.join(login).encode()).decode()}",
         "Accept": "application/json",
         "Content-Type": "application/x-www-form-urlencoded",
         "Cache-Control": "no-cache",
         "User-Agent": "grouptrail",
     }
-    body = urllib.parse.urlencode(form).encode()
+    if endpoint.assertion is None:
+        login = [endpoint.client_id or "", endpoint.client_secret or ""]
+        if endpoint.encodes:
+            login = [urllib.parse.quote_plus(part) for part in login]
+        headers["Authorization"] = f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
+    body = urllib.parse.urlencode(_form(endpoint)).encode()
     return urllib.request.Request(endpoint.url, data=body, headers=headers, method="POST")
+
+
+def _form(endpoint: Endpoint) -> dict[str, str]:
+    scope = {"scope": endpoint.scope} if endpoint.scope else {}
+    if endpoint.assertion is None:
+        return {"grant_type": _CLIENT_CREDENTIALS, **scope}
+    if endpoint.is_grant:
+        return {"grant_type": _JWT_BEARER, "assertion": endpoint.assertion.text(), **scope}
+    client = {"client_id": endpoint.client_id} if endpoint.client_id else {}
+    proof = {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": endpoint.assertion.text()}
+    return {"grant_type": _CLIENT_CREDENTIALS, **proof, **client, **scope}
 
 
 def _content(response: HTTPResponse, deadline: float) -> bytes:
@@ -136,10 +170,8 @@ def _raise_status(endpoint: Endpoint, error: urllib.error.HTTPError) -> NoReturn
     found = _ERRORS.search(text)
     if error.code in _REFUSED:
         code = f"{error.code} {found[1]}" if found else str(error.code)
-        raise KafkaLoginError(
-            f"the token endpoint {endpoint.shown} refuses the client ({code}): check {_CREDENTIALS} "
-            '(kafka."sasl.jaas.config", or kafka."sasl.oauthbearer.client.credentials.…")'
-        ) from None
+        remedy = _SECRET_REMEDY if endpoint.assertion is None else _ASSERTION_REMEDY
+        raise KafkaLoginError(f"the token endpoint {endpoint.shown} refuses the client ({code}): {remedy}") from None
     raise TokenEndpointError(
         f"the token endpoint {endpoint.shown} answers with status {error.code}: check {_ENDPOINT}, or see its log"
     ) from None
@@ -160,8 +192,9 @@ def _raise_unreachable(endpoint: Endpoint, error: Exception) -> NoReturn:
         reason = (cause.strerror or "connection lost").lower()
     else:
         reason = "not HTTP, or cut off"
+    by_proxy = " by the proxy of HTTPS_PROXY" if endpoint.proxy else ""
     raise TokenEndpointError(
-        f"the token endpoint {endpoint.shown} does not answer ({reason}): start it, or check {_ENDPOINT}"
+        f"the token endpoint {endpoint.shown} does not answer{by_proxy} ({reason}): start it, or check {_ENDPOINT}"
     ) from None
 
 
@@ -175,37 +208,4 @@ def _token_in(endpoint: Endpoint, content: bytes, kind: str) -> Token:
         raise TokenEndpointError(
             f"the token endpoint {endpoint.shown} answers without a token ({kind}): check {_ENDPOINT}"
         )
-    claims = _claims(text.strip())
-    if claims is None:
-        _raise_unusable(endpoint, "that is no JWT", "let it issue JWTs, which Kafka's clients need")
-    expires_at = claims.get("exp")
-    if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or not math.isfinite(expires_at):
-        _raise_unusable(endpoint, "without exp", "let it issue tokens that expire, as Kafka's clients demand")
-    if expires_at <= time.time():
-        _raise_unusable(endpoint, "that has already expired", "compare the clocks of both machines")
-    subject = claims.get(endpoint.sub_claim)
-    if not isinstance(subject, str) or not subject.strip():
-        _raise_unusable(
-            endpoint, f"without {endpoint.sub_claim}", 'check kafka."sasl.oauthbearer.sub.claim.name", the principal'
-        )
-    if not isinstance(claims.get(endpoint.scope_claim, ""), str | list):
-        _raise_unusable(
-            endpoint, f"whose {endpoint.scope_claim} is no text", 'check kafka."sasl.oauthbearer.scope.claim.name"'
-        )
-    return Token(text.strip(), float(expires_at))
-
-
-def _raise_unusable(endpoint: Endpoint, what: str, remedy: str) -> NoReturn:
-    raise KafkaLoginError(f"the token endpoint {endpoint.shown} gives a token {what}: {remedy}")
-
-
-def _claims(text: str) -> Mapping[str, Any] | None:
-    """Return a JWT's claims, which only the brokers verify; None if it is none."""
-    parts = text.split(".")
-    if len(parts) != 3 or not all(re.fullmatch(r"[\w-]+=*", part, re.ASCII) for part in parts):
-        return None
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, RecursionError):
-        return None
-    return claims if isinstance(claims, dict) else None
+    return access_token(text.strip(), f"the token endpoint {endpoint.shown} gives", endpoint.names)

@@ -261,14 +261,12 @@ def _check_polling(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the groups that a poll returns; the topic is not used."""
     from grouptrail.polling.poller import Poller
 
-    poller = Poller(config.admin, config.kafka_settings())
     try:
-        poll = poller.poll()
+        with contextlib.closing(Poller(config.admin, config.kafka_settings())) as poller:
+            poll = poller.poll()
     except GrouptrailError as error:
         yield Finding("FAIL", "broker", str(error))
         return
-    finally:
-        poller.close()
     if poll.listed:
         yield Finding("ok", "broker", f"{len(poll.listed)} listed their groups")
     for problem in poll.problems:

@@ -39,12 +39,29 @@ def stored(config: Config) -> Config:
 
 def session_settings(config: Config, *others: Config) -> SessionSettings:
     """Return what a Spark session is started with; `others` are the further clusters whose topics it reads."""
+    from grouptrail.kafka.msk_iam import uses_msk_iam
+    from grouptrail.kafka.oauthbearer import token_endpoint
     from grouptrail.spark.session import SessionSettings
 
-    endpoints = filter(None, (one.token_endpoint for one in (config, *others)))
+    clients = [settings for one in (config, *others) if (settings := _kafka_settings(one)) is not None]
+    endpoints = filter(None, map(token_endpoint, clients))
     return SessionSettings(
-        config.spark_settings(), config.warehouse, config.storage_options(), tuple(dict.fromkeys(endpoints))
+        config.spark_settings(),
+        config.warehouse,
+        config.storage_options(),
+        tuple(dict.fromkeys(endpoints)),
+        uses_msk_iam=any(map(uses_msk_iam, clients)),
     )
+
+
+def _kafka_settings(config: Config) -> dict[str, str] | None:
+    """Return the settings of Kafka's client; None if a secret cannot be read, which the jobs report."""
+    from grouptrail.config.providers import SecretError
+
+    try:
+        return config.kafka_settings()
+    except SecretError:
+        return None
 
 
 @contextmanager

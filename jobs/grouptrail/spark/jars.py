@@ -39,16 +39,16 @@ def silent(_line: str) -> None:
 
 def fetch_jars(
     name: str,
-    dependencies: Sequence[str],
+    dependencies: Sequence[str] = (),
     *,
+    alone: Sequence[str] = (),
     exclude: Sequence[str] = (),
-    transitive: bool = True,
     log: Log = silent,
 ) -> Path:
     """Return the folder of the jars of `dependencies` (`organisation:module:revision`), downloaded once.
 
-    `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `exclude` lists `organisation:module`; without
-    `transitive` there are only the dependencies themselves. During a download, `log` gets a line at least every
+    `name` is the folder's name below the cache, e.g. `kafka/4.3.0`; `alone` lists further dependencies that come
+    without their own, `exclude` lists `organisation:module`. During a download, `log` gets a line at least every
     two seconds. After an interruption the download resumes; the folder appears only when it is complete and its jars
     are those of `jars.sha256`. Raises JarsError.
     """
@@ -59,7 +59,7 @@ def fetch_jars(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder.parent / f".{folder.name}.lock", log):
             if not folder.is_dir() and not _download(folder, name, log):
-                _resolve(folder, name, _ivy_file(dependencies, exclude, transitive=transitive), log)
+                _resolve(folder, name, _ivy_file(dependencies, alone, exclude), log)
     except OSError as error:
         raise JarsError(
             f"cannot store jars in {folder} ({error.strerror}): make room there, or set XDG_CACHE_HOME to a folder "
@@ -82,9 +82,9 @@ def _one_at_a_time(lock: Path, log: Log) -> Iterator[None]:
         yield
 
 
-def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str], *, transitive: bool) -> str:
-    needed = "default" if transitive else "master"  # a Maven module's own jar
-    wanted = (dependency.split(":") for dependency in dependencies)
+def _ivy_file(dependencies: Sequence[str], alone: Sequence[str], exclude: Sequence[str]) -> str:
+    wanted = [(*dependency.split(":"), "default") for dependency in dependencies]
+    wanted += [(*dependency.split(":"), "master") for dependency in alone]  # a Maven module's own jar
     unwanted = (module.split(":") for module in exclude)
     return "\n".join(
         [
@@ -92,7 +92,7 @@ def _ivy_file(dependencies: Sequence[str], exclude: Sequence[str], *, transitive
             '<configurations><conf name="default"/></configurations><dependencies>',
             *(
                 f'<dependency org="{org}" name="{module}" rev="{revision}" conf="default->{needed}"/>'
-                for org, module, revision in wanted
+                for org, module, revision, needed in wanted
             ),
             *(f'<exclude org="{org}" module="{module}"/>' for org, module in unwanted),
             "</dependencies></ivy-module>",

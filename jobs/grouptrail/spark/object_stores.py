@@ -25,7 +25,7 @@ _S3A = {
 _PATH_STYLE = "fs.s3a.path.style.access"
 
 # hadoop-aws depends on the whole AWS SDK, a jar of 500 MB, but uses only these modules (the version: Hadoop 3.5.0's).
-_AWS_SDK = "2.35.4"
+AWS_SDK = "2.35.4"
 _AWS_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 WHOLE_AWS_SDK = "software.amazon.awssdk:bundle"
 
@@ -52,5 +52,5 @@ def spark_settings(location: str, options: Mapping[str, str]) -> dict[str, str]:
 
 def s3_dependencies(hadoop: str) -> tuple[str, ...]:
     """Return the Maven coordinates of the jars that a version of Hadoop needs for S3."""
-    sdk = (f"software.amazon.awssdk:{module}:{_AWS_SDK}" for module in _AWS_MODULES)
+    sdk = (f"software.amazon.awssdk:{module}:{AWS_SDK}" for module in _AWS_MODULES)
     return (f"org.apache.hadoop:hadoop-aws:{hadoop}", *sdk)

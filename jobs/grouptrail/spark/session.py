@@ -22,6 +22,7 @@ from grouptrail.memory import MALLOC_ARENAS
 from grouptrail.spark import class_data, jvm, object_stores
 from grouptrail.spark.jars import fetch_jars, silent
 from grouptrail.spark.java import Java, find_java, java_environment
+from grouptrail.spark.kafka_login import ALLOWED_URLS, MSK_LIBRARY, msk_dependencies
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,9 +94,6 @@ _SETTINGS = {
     "spark.databricks.delta.replaceWhere.constraintCheck.enabled": "false",
 }
 
-# The token endpoints that Kafka's client may use, a system property of the JVM since Kafka 3.9.1.
-_ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-
 # The file krb5.conf, which libkrb5 takes from a variable of the process, and Java from a system property.
 _KERBEROS_VARIABLE, _KERBEROS_PROPERTY = "KRB5_CONFIG", "java.security.krb5.conf"
 
@@ -113,13 +111,15 @@ class SessionSettings:
     """What a session is started with: settings of Spark, which override grouptrail's defaults, and the tables' store.
 
     `options` are delta-rs's of the store at `location`. Both may hold secrets, in clear. `token_endpoints` are those
-    from which Kafka's client may get tokens.
+    from which Kafka's client in executors may get tokens. With `uses_msk_iam` Kafka's client
+    logs in to MSK with AWS IAM.
     """
 
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     location: str = ""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     token_endpoints: tuple[str, ...] = ()
+    uses_msk_iam: bool = False
 
 
 class SessionError(GrouptrailError):
@@ -146,6 +146,13 @@ def s3_jars(log: Log = silent) -> Path:
     hadoop = _hadoop_version()
     exclude = (object_stores.WHOLE_AWS_SDK, *_PART_OF_SPARK)
     return fetch_jars(f"s3/hadoop-aws-{hadoop}", object_stores.s3_dependencies(hadoop), exclude=exclude, log=log)
+
+
+def msk_jars(log: Log = silent) -> Path:
+    """Return the folder of AWS's library for logins to MSK, downloaded the first time (about 7 MB)."""
+    # Not its jar with everything in it: that one has a Netty of its own, which Spark does not start with.
+    name = f"msk/{MSK_LIBRARY.partition(':')[2].replace(':', '-')}"
+    return fetch_jars(name, msk_dependencies(), alone=(MSK_LIBRARY,), exclude=_PART_OF_SPARK, log=log)
 
 
 def _pyspark_jars() -> Path:
@@ -238,18 +245,8 @@ def start_session(
         # In the main thread Spark would replace the handler of SIGINT by one that prints stack traces.
         with _errors_in_one_line(), ThreadPoolExecutor(1) as pool:
             spark = pool.submit(builder.getOrCreate).result()
-    _allow(spark, settings.token_endpoints)
     _configure_kerberos(spark)
     return spark
-
-
-def _allow(spark: SparkSession, endpoints: Sequence[str]) -> None:
-    """Let Kafka's client in the driver get tokens from these endpoints, besides those that the user allows."""
-    if endpoints:
-        jvm_view: Any = spark.sparkContext._jvm
-        system = jvm_view.java.lang.System
-        allowed = [*filter(None, (system.getProperty(_ALLOWED_URLS) or "").split(",")), *endpoints]
-        system.setProperty(_ALLOWED_URLS, ",".join(dict.fromkeys(allowed)))
 
 
 def _configure_kerberos(spark: SparkSession) -> None:
@@ -265,7 +262,7 @@ def _of_executors(spark: Mapping[str, str], endpoints: Sequence[str]) -> dict[st
     """Return the settings that let Kafka's clients in the executors log in, with the user's own Java options."""
     options, variable = "spark.executor.extraJavaOptions", f"spark.executorEnv.{_KERBEROS_VARIABLE}"
     file = spark.get(variable) or os.environ.get(_KERBEROS_VARIABLE)
-    properties = {_ALLOWED_URLS: ",".join(endpoints), _KERBEROS_PROPERTY: file}
+    properties = {ALLOWED_URLS: ",".join(endpoints), _KERBEROS_PROPERTY: file}
     given = spark.get(options, "")
     added = [f"-D{name}={value}" for name, value in properties.items() if value and name not in given]
     return ({options: " ".join([given, *added]).strip()} if added else {}) | ({variable: file} if file else {})
@@ -371,6 +368,8 @@ def _embedded(settings: SessionSettings, log: Log, *, is_varied: bool) -> dict[s
     folders = [connector_jars(log)]
     if object_stores.is_s3(settings.location):
         folders.append(s3_jars(log))
+    if settings.uses_msk_iam:
+        folders.append(msk_jars(log))
     options = [driver_java_options(), collector_options(settings)]
     if is_varied and _has_few_cores():
         options.append(_QUICK_COMPILER)

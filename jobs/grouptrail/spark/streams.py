@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
+from grouptrail.spark.kafka_login import prepare_login
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,11 +37,13 @@ def read_offsets_topic(
     consumer group behind in the topic that is read. Before the first batch Spark's driver requests the committed
     offsets of `group`, and waits forever if no coordinator answers.
     """
-    from grouptrail.kafka.settings import java_settings
+    from grouptrail.kafka.java_client import java_settings
 
+    java = java_settings(kafka, is_local=str(spark.sparkContext.master).startswith("local"))
+    prepare_login(spark, java)
     starts = {str(partition): (first_offsets or {}).get(partition, _EARLIEST) for partition in partitions}
     options = {
-        **kafka_options(java_settings(kafka)),
+        **kafka_options(java),
         "kafka.isolation.level": "read_committed",
         "kafka.group.id": group,
         "assign": json.dumps({OFFSETS_TOPIC: list(partitions)}),

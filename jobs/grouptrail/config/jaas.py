@@ -21,5 +21,10 @@ def _unescaped(text: str) -> str:
 
 def jaas_line(module: str, options: Mapping[str, str]) -> str:
     """Return the login line of a module, whose options `jaas_options` returns again."""
-    quoted = (f'{name}="{value.translate(_ESCAPES)}"' for name, value in options.items())
+    quoted = (f'{name}="{escaped(value)}"' for name, value in options.items())
     return f"{' '.join([module, 'required', *quoted])};"
+
+
+def escaped(value: str) -> str:
+    """Return an option's value as it stands between double quotes."""
+    return value.translate(_ESCAPES)
