@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from servers.kafka import Broker
 
-CLIENT, SECRET, AUDIENCE = "watcher", "oauth-Geheim-4715", "kafka"
+CLIENT, SECRET, AUDIENCE, ISSUER = "watcher", "oauth-Geheim-4715", "kafka", "https://idp.example"
 _KEY_ID = "test"
 _ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 _JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
@@ -92,7 +92,7 @@ class TokenServer:
     def token(self) -> str:
         """Return a new token."""
         now = int(time.time())  # as identity providers do
-        claims = {"sub": CLIENT, "aud": AUDIENCE, "iss": "https://idp.example", "scope": "kafka.read", "iat": now}
+        claims = {"sub": CLIENT, "aud": AUDIENCE, "iss": ISSUER, "scope": "kafka.read", "iat": now}
         claims |= {"exp": now + self.lives_seconds, **self.claims}
         header = {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}
         signed = f"{_encoded(header)}.{_encoded({name: it for name, it in claims.items() if it is not None})}"
@@ -240,6 +240,7 @@ def oauth_broker(folder: Path, tokens: TokenServer, *, session_seconds: float = 
         f"{of_listener}.connections.max.reauth.ms": str(round(session_seconds * 1000)),
         "sasl.oauthbearer.jwks.endpoint.url": tokens.keys_url,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
+        "sasl.oauthbearer.expected.issuer": ISSUER,  # brokers of 4.4 demand it
     }
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens.keys_url}"
     return Broker(folder, properties=properties, security="sasl", java_options=allowed)
