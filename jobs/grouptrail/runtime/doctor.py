@@ -112,7 +112,11 @@ def check_versions(_config: Config) -> Iterator[Finding]:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
-            yield Finding("FAIL", "versions", f"{package} is not installed: pip install grouptrail again")
+            yield Finding(
+                "FAIL",
+                "versions",
+                f"{package}, which `grouptrail run` needs, is not installed: pip install grouptrail",
+            )
             return
     installed = ", ".join(f"{package} {number}" for package, number in versions.items())
     old, untested = [], []

@@ -65,7 +65,7 @@ spec:
   {{- end }}
   containers:
     - name: {{ eq .component "pipeline" | ternary "grouptrail" .component }}
-      image: {{ include "grouptrail.image" .root | toYaml }}
+      image: {{ $values.image | default (include "grouptrail.image" .root) | toYaml }}
       {{- with .root.Values.image.pullPolicy }}
       imagePullPolicy: {{ . }}
       {{- end }}
