@@ -58,6 +58,8 @@ def test_wheel_has_the_committed_dashboards_alerts_and_schemas(tmp_path: Path) -
             shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=without)
         else:
             shutil.copy(ROOT / name, tree)
+    (tree / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "runbooks.md", tree / "docs")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(tree)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     if "Failed to establish a new connection" in run.stderr and "CI" not in os.environ:

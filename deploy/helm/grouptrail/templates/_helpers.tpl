@@ -92,7 +92,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- $path := append $.path $name }}
 {{- if kindIs "map" $value }}
 {{- include "grouptrail.secretSettings" (dict "path" $path "table" $value) }}
-{{- else if and (regexMatch "(?i)passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|master.?key|encryption.?key|signature|credential|^ssl\\.keystore\\.key$|(^|[._])sas([._]|$)" $name) (not (regexMatch "(\\.url|\\.class|\\.client\\.id|token_file)$" $name)) (not (contains "${" (toString $value))) }}
+{{- else if and (regexMatch "(?i)passw|passphrase|jaas|secret|token|private.?key|access.?key|account.?key|master.?key|encryption.?key|signature|credential|^ssl\\.keystore\\.key$|(^|[._])sas([._]|$)" $name) (not (regexMatch "(\\.url|\\.class|\\.client\\.id|\\.key\\.file|token_file)$" $name)) (not (contains "${" (toString $value))) }}
 {{- join "." $path }},
 {{- end }}
 {{- end }}
