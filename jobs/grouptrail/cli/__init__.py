@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from grouptrail.cli import groups, maintenance, metrics, query, records, run, what_if
+from grouptrail.cli import contracts, groups, maintenance, metrics, query, records, run, what_if
 from grouptrail.cli.command import add_command
 from grouptrail.cli.help import Group
 from grouptrail.console.text import harmless
@@ -59,6 +59,7 @@ app = _group("grouptrail", "The history of Kafka consumer groups: __consumer_off
 _show = _group("show", "Show one consumer group, or the lag of groups.")
 _what_if = _group("what-if", "Show what a stop of brokers would do.")
 _dashboards = _group("dashboards", "Write the dashboards and alerts for the metrics.")
+_contracts = _group("contracts", "Print the contracts of the tables for other tools.")
 _views = _group("views", "Install the SQL views in other engines.")
 
 _RUN, _ASK, _SERVE, _TABLES = "Run the pipeline", "Look at groups", "Serve others", "Records and tables"
@@ -67,7 +68,7 @@ _COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | type
     (app, _RUN, (run.run, run.doctor, run.recover, run.config_)),
     (app, _ASK, (_show, groups.timeline, groups.diff, groups.report, groups.digest, groups.backtest)),
     (app, _ASK, (_what_if, query.sql, query.tables)),
-    (app, _SERVE, (metrics.serve, metrics.open_, _dashboards, query.serve_sql, _views)),
+    (app, _SERVE, (metrics.serve, metrics.open_, _dashboards, query.serve_sql, _views, _contracts)),
     (app, _TABLES, (maintenance.check, maintenance.repair, maintenance.maintain)),
     (app, _TABLES, (records.decode, records.redecode, records.ingest_segments)),
     (app, _TABLES, (records.ingest_broker_log, records.rebuild)),
@@ -75,6 +76,7 @@ _COMMANDS: tuple[tuple[typer.Typer, str | None, tuple[Callable[..., None] | type
     (_what_if, None, (what_if.broker,)),
     (_dashboards, None, (metrics.export,)),
     (_views, None, (query.install,)),
+    (_contracts, None, (contracts.export,)),
 )
 for _parent, _heading, _listed in _COMMANDS:
     for _one in _listed:
