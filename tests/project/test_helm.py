@@ -443,6 +443,16 @@ def test_rules_can_be_left_out_and_alerts_labelled(newest: Path) -> None:
     assert [one for one in rules if "record" in one and "team" in one.get("labels", {})] == []
 
 
+def test_alerts_link_to_their_runbooks_where_these_are_served(newest: Path) -> None:
+    values = merged(BASE, {"rules": {"enabled": True, "runbookUrl": "https://grouptrail.example/runbooks"}})
+    (rule,) = of_kind(render(newest, values), "PrometheusRule")
+    rules = [one for group in rule["spec"]["groups"] for one in group["rules"] if "alert" in one]
+    for alert in rules:
+        assert alert["annotations"]["runbook_url"] == f"https://grouptrail.example/runbooks#{alert['alert'].lower()}"
+        assert {"summary", "description"} <= set(alert["annotations"])
+        assert "runbook" not in alert["annotations"]
+
+
 def test_packed_chart_has_rules_and_dashboards_and_makes_the_same(newest: Path, tmp_path: Path) -> None:
     subprocess.run([newest, "package", CHART, "--destination", tmp_path], check=True, capture_output=True)
     packed = tmp_path / f"grouptrail-{version('grouptrail')}.tgz"

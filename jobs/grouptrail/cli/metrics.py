@@ -51,7 +51,8 @@ def export(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where docs/runbooks.md is published: each alert links to its section. [default: no links]",
+            help="Where the runbooks are, such as http://grouptrail:9308/runbooks: each alert links to its section. "
+            "[default: no links]",
         ),
     ] = None,
     datasource_uid: Annotated[
@@ -73,7 +74,7 @@ def export(
         print(f"{harmless(str(folder / path))} ({change})")
     if runbook_url is None:
         print_note(
-            "the alerts have no runbook_url: give --runbook-url with the address of a published docs/runbooks.md"
+            "the alerts have no runbook_url: give --runbook-url with the address of the web pages and /runbooks"
         )
 
 
