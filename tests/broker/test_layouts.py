@@ -21,7 +21,7 @@ from layouts import (
 )
 from servers import kafka
 
-NEWEST, BEFORE, FORMER, OLDEST = kafka.VERSIONS
+BEFORE, NEWEST, FORMER, OLDEST = kafka.VERSIONS
 IN_FULL = pytest.mark.full  # the jars of an older release
 BLOBS = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")
 RECORDS = sorted(message.name for message in record_types().values())

@@ -246,7 +246,7 @@ def test_groups_page_refreshes_in_place_and_announces_changes(
 ) -> None:
     page = visit("/")
     assert page.value("document.querySelector('tbody tr td').textContent") == "REWIND"
-    page.value("document.querySelector('tbody a').focus()")
+    page.value("document.querySelector('tbody th a').focus()")
     before = exporter.page
     exporter.publish(config.cluster, lag_table(*sample(status="OK", lag=0, lag_seconds=0.0)))
     until(lambda: exporter.page is not before)
