@@ -28,9 +28,9 @@ def _described(column: contracts.Column) -> Any:
     return Field(description=f"{column.about[:1].upper()}{column.about[1:]}.{null}")
 
 
-def _column_of_rollouts(name: str) -> Any:
-    """Return a field that is described as a column of the view of rollouts."""
-    return _described(next(column for column in contracts.views()["rollouts"].columns if column.name == name))
+def _column_of_view(view: str, name: str) -> Any:
+    """Return a field that is described as a column of a view."""
+    return _described(next(column for column in contracts.views()[view].columns if column.name == name))
 
 
 class _Strict(BaseModel):
@@ -457,33 +457,28 @@ class ChangesQuery(Parameters):
     per_page: int = Field(default=100, ge=1, le=500)
 
 
-def _column_of_changes(name: str) -> Any:
-    """Return a field that is described as a column of the view of changed groups."""
-    return _described(next(column for column in contracts.views()["group_changes"].columns if column.name == name))
-
-
 class GroupChange(Answer):
     """A group that is not as it was."""
 
-    group_id: str = _column_of_changes("group_id")
-    status_then: str | None = _column_of_changes("status_then")
-    status: str | None = _column_of_changes("status")
-    severity_then: int | None = _column_of_changes("severity_then")
-    severity: int | None = _column_of_changes("severity")
-    lag_then: int | None = _column_of_changes("lag_then")
-    lag: int | None = _column_of_changes("lag")
-    members_then: int | None = _column_of_changes("members_then")
-    members: int | None = _column_of_changes("members")
-    rebalances: int = _column_of_changes("rebalances")
-    new_at: datetime | None = _column_of_changes("new_at")
-    vanished_at: datetime | None = _column_of_changes("vanished_at")
+    group_id: str = _column_of_view("group_changes", "group_id")
+    status_then: str | None = _column_of_view("group_changes", "status_then")
+    status: str | None = _column_of_view("group_changes", "status")
+    severity_then: int | None = _column_of_view("group_changes", "severity_then")
+    severity: int | None = _column_of_view("group_changes", "severity")
+    lag_then: int | None = _column_of_view("group_changes", "lag_then")
+    lag: int | None = _column_of_view("group_changes", "lag")
+    members_then: int | None = _column_of_view("group_changes", "members_then")
+    members: int | None = _column_of_view("group_changes", "members")
+    rebalances: int = _column_of_view("group_changes", "rebalances")
+    new_at: datetime | None = _column_of_view("group_changes", "new_at")
+    vanished_at: datetime | None = _column_of_view("group_changes", "vanished_at")
 
 
 class NewestRollout(Answer):
     """The rollout that is compared with."""
 
-    group_id: str = _column_of_rollouts("group_id")
-    started_at: datetime = _column_of_rollouts("started_at")
+    group_id: str = _column_of_view("rollouts", "group_id")
+    started_at: datetime = _column_of_view("rollouts", "started_at")
 
 
 class Changes(Answer):
@@ -565,21 +560,21 @@ class RolloutsQuery(Parameters):
 class Rollout(Answer):
     """A deploy or another restart of at least half of a group's members, one after another or all at once."""
 
-    incarnation: int = _column_of_rollouts("incarnation")
-    started_at: datetime = _column_of_rollouts("started_at")
-    ended_at: datetime | None = _column_of_rollouts("ended_at")
-    way: str | None = _column_of_rollouts("way")
-    members: int = _column_of_rollouts("members")
-    of_members: int = _column_of_rollouts("of_members")
-    is_static: bool = _column_of_rollouts("is_static")
-    evidence: str = _column_of_rollouts("evidence")
-    certainty: str = _column_of_rollouts("certainty")
-    rebalances: int = _column_of_rollouts("rebalances")
-    first_generation: int | None = _column_of_rollouts("first_generation")
-    last_generation: int | None = _column_of_rollouts("last_generation")
+    incarnation: int = _column_of_view("rollouts", "incarnation")
+    started_at: datetime = _column_of_view("rollouts", "started_at")
+    ended_at: datetime | None = _column_of_view("rollouts", "ended_at")
+    way: str | None = _column_of_view("rollouts", "way")
+    members: int = _column_of_view("rollouts", "members")
+    of_members: int = _column_of_view("rollouts", "of_members")
+    is_static: bool = _column_of_view("rollouts", "is_static")
+    evidence: str = _column_of_view("rollouts", "evidence")
+    certainty: str = _column_of_view("rollouts", "certainty")
+    rebalances: int = _column_of_view("rollouts", "rebalances")
+    first_generation: int | None = _column_of_view("rollouts", "first_generation")
+    last_generation: int | None = _column_of_view("rollouts", "last_generation")
     seconds: float | None = Field(description="How long it took. Null: more members may follow.")
-    seconds_without_owner: float | None = _column_of_rollouts("seconds_without_owner")
-    longest_without_owner_seconds: float | None = _column_of_rollouts("longest_without_owner_seconds")
+    seconds_without_owner: float | None = _column_of_view("rollouts", "seconds_without_owner")
+    longest_without_owner_seconds: float | None = _column_of_view("rollouts", "longest_without_owner_seconds")
 
 
 class Rollouts(Answer):
