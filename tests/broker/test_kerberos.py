@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from grouptrail.config import Config
-from grouptrail.kafka.cluster import GROUP_PREFIX, Cluster
+from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.errors import KafkaLoginError
 from servers.kafka import Broker
 from servers.kdc import REALM
-from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
-from support.cli_process import Grouptrail
 from support.deadlines import scaled
-from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all
+from support.kafka_clients import await_that
 from support.kerberos_broker import CLIENT, KerberosBroker, kerberos_broker
+from support.login_runs import TOPIC, committed, decode_through_outage, prepare, run_while_committing
 
-TOPIC, GROUP = "orders", "billing"
 TICKET_SECONDS, SESSION_SECONDS = 16, 10
-RIGHTS = (
-    ("READ", "TOPIC", OFFSETS_TOPIC, "LITERAL"),
-    ("DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED"),
-    ("DESCRIBE", "TOPIC", TOPIC, "LITERAL"),
-    ("DESCRIBE", "CLUSTER", "kafka-cluster", "LITERAL"),
-    ("DESCRIBE_CONFIGS", "TOPIC", "*", "LITERAL"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -42,27 +29,13 @@ def kerberos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KerberosBroke
     """A KDC, a broker, and a principal with the rights of all jobs."""
     folder = tmp_path_factory.mktemp("kerberos")
     with kerberos_broker(folder, session_seconds=SESSION_SECONDS) as started:
-        client = AdminClient({"bootstrap.servers": started.broker.bootstrap})
-        client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(PATIENCE_SECONDS)
-        ensure_offsets_topic(started.broker.bootstrap)
-        commit(started.broker, 0)
-        for right in RIGHTS:
-            started.broker.allow(CLIENT, *right)
+        prepare(started.broker, CLIENT)
         yield started
 
 
 @pytest.fixture
 def broker(kerberos: KerberosBroker) -> Broker:
     return kerberos.broker
-
-
-def commit(broker: Broker, offset: int) -> None:
-    commit_all(broker.bootstrap, GROUP, {(TOPIC, 0): offset})
-
-
-def committed(config: Config) -> set[int]:
-    """Return the offsets committed to partition 0 that have landed."""
-    return {row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == GROUP}
 
 
 def test_kerberos_all_jobs_run_once_with_one_keytab(kerberos: KerberosBroker, config: Config, cli: Cli) -> None:
@@ -205,29 +178,7 @@ def short_tickets(kerberos: KerberosBroker) -> Iterator[None]:
 @pytest.mark.usefixtures("short_tickets")
 def test_kerberos_pipeline_outlives_its_tickets_without_an_error(kerberos: KerberosBroker, config: Config) -> None:
     """Through three lives of a ticket, and several sessions of a connection."""
-    environ = kerberos.environment() | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
-    run = Grouptrail(config, "run", environ=environ)
-    printed: list[str] = []
-    reader = threading.Thread(target=lambda: printed.extend(run.lines()))
-    reader.start()
-    try:
-        await_that(lambda: any("lag batch" in line for line in printed), scaled(120))
-        ends_at = time.monotonic() + 3 * TICKET_SECONDS
-        for offset in itertools.count(1):
-            commit(kerberos.broker, offset)
-            await_that(lambda offset=offset: offset in committed(config), scaled(30))  # type: ignore[misc]
-            if time.monotonic() > ends_at:
-                break
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(scaled(60))
-    finally:
-        run.kill()
-        reader.join()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
-    assert committed(config) >= set(range(offset + 1))
-    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {(TOPIC, None)}
-    assert not [line for line in printed if "restarting it" in line or "ERROR" in line or "Exception" in line]
+    run_while_committing(kerberos.broker, config, kerberos.environment(), seconds=3 * TICKET_SECONDS)
 
 
 @pytest.mark.full
@@ -236,30 +187,11 @@ def test_kerberos_kdc_down_for_longer_than_a_ticket_lives_loses_nothing(
     kerberos: KerberosBroker, config: Config
 ) -> None:
     """Refused meanwhile, the job is tried again with one line each."""
-    run = Grouptrail(config, "run", "--job", "decode", environ=kerberos.environment())
-    printed: list[str] = []
-
-    def read_until(condition: Callable[[str], bool]) -> None:
-        for line in run.lines():
-            printed.append(line)
-            if condition(line):
-                return
-
     try:
-        read_until(lambda line: line.startswith("batch "))
-        kerberos.kdc.stop()
-        read_until(lambda line: "restarting it in" in line)
-        commit(kerberos.broker, 4711)
-        kerberos.kdc.start()
-        read_until(lambda line: line.startswith("batch ") and 4711 in committed(config))
-        run.process.send_signal(signal.SIGTERM)
-        printed.append(run.finished(60))
+        text = decode_through_outage(
+            kerberos.broker, config, kerberos.environment(), kerberos.kdc.stop, kerberos.kdc.start
+        )
     finally:
-        run.kill()
         kerberos.kdc.stop()
         kerberos.kdc.start()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
     assert "job decode: restarted" in text
-    assert not [line for line in text.splitlines() if "Traceback" in line or " ERROR " in line or "\tat " in line]
-    landed.assert_progress_adds_up(config)

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-import signal
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from grouptrail.config import Config
-from grouptrail.kafka.cluster import GROUP_PREFIX
 from servers.kafka import Broker
-from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support import landed
 from support.cli_process import Grouptrail
-from support.deadlines import scaled
-from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all
+from support.login_runs import TOPIC, committed, decode_through_outage, prepare, run_while_committing
 from support.msk_broker import ACCESS_KEY, PRINCIPAL, REGION, SECRET_KEY, Verifier, msk_broker, verifier
 
-TOPIC, GROUP = "orders", "billing"
 SESSION_SECONDS = 15
 NEW_KEY = "aws-Geheim-4717"
-RIGHTS = (
-    ("READ", "TOPIC", OFFSETS_TOPIC, "LITERAL"),
-    ("DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED"),
-    ("DESCRIBE", "TOPIC", TOPIC, "LITERAL"),
-    ("DESCRIBE", "CLUSTER", "kafka-cluster", "LITERAL"),
-    ("DESCRIBE_CONFIGS", "TOPIC", "*", "LITERAL"),
-)
 JAVA_FORM = {
     "sasl.mechanism": "AWS_MSK_IAM",
     "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
@@ -64,12 +48,7 @@ def logins(verifying: Verifier) -> Iterator[Verifier]:
 @pytest.fixture(scope="module")
 def broker(verifying: Verifier, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with msk_broker(tmp_path_factory.mktemp("kafka"), verifying) as started:
-        client = AdminClient({"bootstrap.servers": started.bootstrap})
-        client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(PATIENCE_SECONDS)
-        ensure_offsets_topic(started.bootstrap)
-        commit(started, 0)
-        for right in RIGHTS:
-            started.allow(PRINCIPAL, *right)
+        prepare(started, PRINCIPAL)
         yield started
 
 
@@ -83,10 +62,6 @@ def credentials(tmp_path: Path) -> Path:
 
 def write_credentials(file: Path, secret_key: str) -> None:
     file.write_text(f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {secret_key}\n")
-
-
-def commit(broker: Broker, offset: int) -> None:
-    commit_all(broker.bootstrap, GROUP, {(TOPIC, 0): offset})
 
 
 def environment(broker: Broker, credentials: Path, login: dict[str, str] = JAVA_FORM) -> dict[str, str]:
@@ -109,11 +84,6 @@ def finished(config: Config, *arguments: str, environ: dict[str, str]) -> tuple[
     finally:
         run.kill()
     return run.process.returncode, printed
-
-
-def committed(config: Config) -> set[int]:
-    """Return the offsets committed to partition 0 that have landed."""
-    return {row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == GROUP}
 
 
 def assert_no_secret(logins: Verifier, *texts: str) -> None:
@@ -148,30 +118,9 @@ def test_msk_iam_pipeline_outlives_its_sessions_without_an_error(
 ) -> None:
     """Through three sessions, at whose end the broker closes what has not logged in again."""
     logins.session_seconds = SESSION_SECONDS
-    environ = environment(broker, credentials) | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
-    run = Grouptrail(config, "run", environ=environ)
-    printed: list[str] = []
-    reader = threading.Thread(target=lambda: printed.extend(run.lines()))
-    reader.start()
-    try:
-        await_that(lambda: any("lag batch" in line for line in printed), scaled(120))
-        logins.logins.clear()
-        ends_at = time.monotonic() + 3 * SESSION_SECONDS
-        for offset in itertools.count(1):
-            commit(broker, offset)
-            await_that(lambda offset=offset: offset in committed(config), scaled(30))  # type: ignore[misc]
-            if time.monotonic() > ends_at:
-                break
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(scaled(60))
-    finally:
-        run.kill()
-        reader.join()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
-    assert committed(config) >= set(range(offset + 1))
+    environ = environment(broker, credentials)
+    text = run_while_committing(broker, config, environ, seconds=3 * SESSION_SECONDS, begin=logins.logins.clear)
     assert min(logins.logins.count("token"), logins.logins.count("payload")) >= 2, logins.logins
-    assert not [line for line in printed if "restarting it" in line or "ERROR" in line or "Exception" in line]
     assert not logins.refusals
     assert_no_secret(logins, text)
 
@@ -182,32 +131,11 @@ def test_msk_iam_replaced_keys_are_taken_by_the_running_pipeline(
     """Refused meanwhile, the job is tried again with one line, and no record is lost."""
     logins.session_seconds = SESSION_SECONDS
     environ = environment(broker, credentials)
-    run = Grouptrail(config, "run", "--job", "decode", environ=environ)
-    printed: list[str] = []
-    try:
-        lines = run.lines()
-        printed += itertools.takewhile(lambda line: not line.startswith("batch "), lines)
+
+    def replace() -> None:
         logins.keys[ACCESS_KEY] = NEW_KEY
-        for line in lines:
-            printed.append(line)
-            if "restarting it in" in line:
-                break
-        commit(broker, 4711)
-        write_credentials(credentials, NEW_KEY)
-        for line in lines:
-            printed.append(line)
-            if line.startswith("batch ") and 4711 in committed(config):
-                break
-        run.process.send_signal(signal.SIGTERM)
-        printed.append(run.finished(60))
-    finally:
-        run.kill()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
-    assert "Traceback" not in text
-    assert " ERROR " not in text
-    assert "\tat " not in text, "a stack trace of Java"
-    landed.assert_progress_adds_up(config)
+
+    text = decode_through_outage(broker, config, environ, replace, lambda: write_credentials(credentials, NEW_KEY))
     assert_no_secret(logins, text)
 
 

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
-import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from grouptrail.config import Config
-from grouptrail.kafka.cluster import GROUP_PREFIX, Cluster
+from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.errors import KafkaLoginError
 from servers.kafka import Broker
-from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support import landed
 from support.certificates import Authority
 from support.cli_in_process import Cli, run_cli, succeeded
-from support.cli_process import Grouptrail
 from support.deadlines import scaled
-from support.kafka_clients import PATIENCE_SECONDS, await_that, commit_all
+from support.kafka_clients import await_that
+from support.login_runs import TOPIC, committed, decode_through_outage, prepare, run_while_committing
 from support.token_server import CLIENT, SECRET, TokenServer, oauth_broker, token_server
 
-TOPIC, GROUP = "orders", "billing"
 LIFE_SECONDS = 20
-RIGHTS = (
-    ("READ", "TOPIC", OFFSETS_TOPIC, "LITERAL"),
-    ("DESCRIBE", "GROUP", GROUP_PREFIX, "PREFIXED"),
-    ("DESCRIBE", "TOPIC", TOPIC, "LITERAL"),
-    ("DESCRIBE", "CLUSTER", "kafka-cluster", "LITERAL"),
-    ("DESCRIBE_CONFIGS", "TOPIC", "*", "LITERAL"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +49,8 @@ def broker(signer: TokenServer, tmp_path_factory: pytest.TempPathFactory) -> Ite
     """A broker that closes connections whose token has expired, and a client with the rights of all jobs."""
     folder = tmp_path_factory.mktemp("kafka")
     with oauth_broker(folder, signer, session_seconds=300) as started:
-        client = AdminClient({"bootstrap.servers": started.bootstrap})
-        client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(PATIENCE_SECONDS)
-        ensure_offsets_topic(started.bootstrap)
-        commit(started, 0)
-        for right in RIGHTS:
-            started.allow(CLIENT, *right)
+        prepare(started, CLIENT)
         yield started
-
-
-def commit(broker: Broker, offset: int) -> None:
-    commit_all(broker.bootstrap, GROUP, {(TOPIC, 0): offset})
 
 
 def environment(broker: Broker, tokens: TokenServer, secret: str = SECRET, **more: str) -> dict[str, str]:
@@ -90,11 +68,6 @@ def assert_no_secret(tokens: TokenServer, *texts: str) -> None:
     """No text has the secret or the signature of a token."""
     secrets = [SECRET, *(token.rpartition(".")[2] for token in tokens.issued)]
     assert not [text for text in texts if any(secret in text for secret in secrets)]
-
-
-def committed(config: Config) -> set[int]:
-    """Return the offsets committed to partition 0 that have landed."""
-    return {row["committed_offset"] for row in landed.rows(config, "offset_commits") if row["group_id"] == GROUP}
 
 
 def test_oauthbearer_all_jobs_run_once_with_one_login(
@@ -186,65 +159,13 @@ def renewed_file(tokens: TokenServer, file: Path) -> Iterator[None]:
 
 def outlive_tokens(broker: Broker, tokens: TokenServer, config: Config, environ: dict[str, str]) -> None:
     """Commit while the pipeline runs, and compare what has landed."""
-    environ = environ | {"GROUPTRAIL_CLUSTER_FACTS__INTERVAL_SECONDS": "2"}
-    run = Grouptrail(config, "run", environ=environ)
-    printed: list[str] = []
-    reader = threading.Thread(target=lambda: printed.extend(run.lines()))
-    reader.start()
-    try:
-        await_that(lambda: any("lag batch" in line for line in printed), scaled(120))
-        first, ends_at = len(tokens.issued), time.monotonic() + 3 * LIFE_SECONDS
-        for offset in itertools.count(1):
-            commit(broker, offset)
-            await_that(lambda offset=offset: offset in committed(config), scaled(30))  # type: ignore[misc]
-            if time.monotonic() > ends_at:
-                break
-        run.process.send_signal(signal.SIGTERM)
-        run.process.wait(scaled(60))
-    finally:
-        run.kill()
-        reader.join()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
-    assert committed(config) >= set(range(offset + 1))
-    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {(TOPIC, None)}
-    assert not [line for line in printed if "restarting it" in line or "ERROR" in line or "Exception" in line]
-    renewed = len(tokens.issued) - first
+    first: list[int] = []
+    text = run_while_committing(
+        broker, config, environ, seconds=3 * LIFE_SECONDS, begin=lambda: first.append(len(tokens.issued))
+    )
+    renewed = len(tokens.issued) - first[0]
     assert 3 <= renewed <= 40, f"{renewed} tokens in three lives"
     assert_no_secret(tokens, text)
-
-
-def decode_through_outage(
-    broker: Broker, config: Config, environ: dict[str, str], begin: Callable[[], None], end: Callable[[], None]
-) -> str:
-    """Run decode until its login is refused, and until what was committed meanwhile has landed; return the output."""
-    run = Grouptrail(config, "run", "--job", "decode", environ=environ)
-    printed: list[str] = []
-    try:
-        lines = run.lines()
-        printed += itertools.takewhile(lambda line: not line.startswith("batch "), lines)
-        begin()
-        for line in lines:
-            printed.append(line)
-            if "restarting it in" in line:
-                break
-        commit(broker, 4711)
-        end()
-        for line in lines:
-            printed.append(line)
-            if line.startswith("batch ") and 4711 in committed(config):
-                break
-        run.process.send_signal(signal.SIGTERM)
-        printed.append(run.finished(60))
-    finally:
-        run.kill()
-    text = "".join(printed)
-    assert run.process.returncode == 143, text
-    assert "Traceback" not in text
-    assert " ERROR " not in text
-    assert "\tat " not in text, "a stack trace of Java"
-    landed.assert_progress_adds_up(config)
-    return text
 
 
 def test_oauthbearer_renewed_secret_of_a_mount_is_taken_by_the_running_pipeline(
