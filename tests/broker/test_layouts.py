@@ -21,7 +21,7 @@ from layouts import (
 )
 from servers import kafka
 
-BEFORE, NEWEST, FORMER, OLDEST = kafka.VERSIONS
+NEWEST, BEFORE, FORMER, OLDEST = kafka.VERSIONS
 IN_FULL = pytest.mark.full  # the jars of an older release
 BLOBS = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")
 RECORDS = sorted(message.name for message in record_types().values())

@@ -37,7 +37,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
             broker.kill()
             broker.start()
 
-        listed = list(schedules(RUNS).items())
+        listed = list(schedules(RUNS, broker.version).items())
         for start in range(0, RUNS, _AT_ONCE):
             part = dict(listed[start : start + _AT_ONCE])
             barrier = Barrier(len(part), restart)

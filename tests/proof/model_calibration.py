@@ -24,7 +24,7 @@ from proof.coordinator_model import schedule as actions
 from proof.coordinator_model.schedule import Action, Join, Schedule, Version
 from proof.recorded_schedules import SESSION_MS, RecordedSchedule
 
-VERSIONS: tuple[Version, ...] = ("4.3", "4.1", "4.0", "3.9")
+VERSIONS: tuple[Version, ...] = ("4.4", "4.3", "4.1", "4.0", "3.9")
 SEEDS = range(1_000)
 _HURRIED_SEEDS = 400
 NEW_TOPICS_MS = 5_000

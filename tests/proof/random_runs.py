@@ -3,8 +3,8 @@
 `playable` turns a schedule of `strategies.random_schedule` into one that both the model and real clients can play, as
 it is and in the same order:
 
-- Kafka 4.3; classic members are librdkafka or kafka-python: there is no Java client here. librdkafka has no `sticky`,
-  kafka-python is not asked for `cooperative-sticky`.
+- Kafka 4.3 or later; classic members are librdkafka or kafka-python: there is no Java client here. librdkafka has no
+  `sticky`, kafka-python is not asked for `cooperative-sticky`.
 - One assignor for all members of a group: librdkafka does not mix cooperative and eager ones.
 - A wait of `STABLE_WAIT_MS` or longer lasts until the group is stable; a shorter one lasts as long as it says, so
   that actions overlap with the rebalances that earlier ones began.
@@ -31,6 +31,7 @@ from kafka.errors import KafkaError
 from proof.coordinator_model import schedule as actions
 from proof.coordinator_model.schedule import Action, Join, Schedule
 from proof.coordinator_model.strategies import random_schedule
+from proof.model_calibration import version_of
 from proof.recorded_runs import Environment, MixedClientGroup, Run, ScheduleRunner, Step
 from support.observed_groups import (
     PATIENCE_SECONDS,
@@ -69,14 +70,14 @@ PROPERTIES = {
 """The broker's settings; those of the model are in `playable`."""
 
 
-def schedules(count: int) -> dict[str, Schedule]:
-    """Return the first schedules of the generator that are for Kafka 4.3, as they can be played, by group."""
+def schedules(count: int, release: str) -> dict[str, Schedule]:
+    """Return the generator's first schedules for Kafka 4.3 or later, as they can be played on a release, by group."""
     found: dict[str, Schedule] = {}
     seed = 0
     while len(found) < count:
         schedule = random_schedule(Random(seed))
-        if schedule.version == "4.3":
-            found[f"random-{seed}"] = playable(schedule)
+        if schedule.version >= "4.3":
+            found[f"random-{seed}"] = replace(playable(schedule), version=version_of(release))
         seed += 1
     return found
 
@@ -124,7 +125,6 @@ def playable(schedule: Schedule) -> Schedule:
     return replace(
         schedule,
         actions=tuple(found),
-        version="4.3",
         consumer_session_ms=SESSION_MS,
         retention_check_ms=_YEAR_MS,
     )

@@ -67,7 +67,7 @@ def _schedule(protocol: Any, **more: Any) -> Schedule:
         *(AddPartitions("orders"), Wait(400_000), Crash("b"), Wait(60_000), Subscribe("a", ("orders", "other"))),
         *(Wait(20_000), Join("c", ("orders",), protocol, **more), Wait(20_000), Leave("c"), Wait(20_000)),
     ]
-    return Schedule((*actions, Leave("a"), Wait(20_000), Leave("d")))
+    return Schedule((*actions, Leave("a"), Wait(20_000), Leave("d")), "4.3")
 
 
 @pytest.mark.parametrize("group", ["insights", "billing", "search"])

@@ -47,7 +47,7 @@ def known() -> list[Record]:
 
 @pytest.mark.parametrize("is_shown", [True, False])
 def test_group_without_a_member_that_can_be_read_has_no_state(is_shown: bool) -> None:
-    """No target is computed for an epoch without members, so that there are some."""
+    """There are some: they neither left nor is this the group's beginning."""
     assert states(fold(of_3_7(is_shown=is_shown))) == []
 
 
@@ -66,6 +66,28 @@ def test_group_that_was_emptied_is_empty_though_a_target_was_computed_before() -
     rows = fold([*known(), *at_once([*leaves(10, HOUR, "a"), epoch(13, HOUR, 3)])])
     assert states(rows)[-1] == ("Empty", "recorded", HOUR, None)
     assert (last(rows)["cause"], last(rows, "generations")["member_count"]) == ("group_emptied", 0)
+
+
+def emptied_in_4_4(offset: int, at: int, number: int) -> list[Record]:
+    """Return an epoch without members as 4.4 writes it: its target assignment has no time."""
+    return [epoch(offset, at, number, metadataHash=0), target_epoch(offset + 1, at, number)]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_group_that_4_4_emptied_is_empty_though_it_writes_a_target_assignment(is_late: bool) -> None:
+    log = [*first_epoch(0), *leaves(10, HOUR, "a"), *emptied_in_4_4(13, HOUR, 3)]
+    rows = fold(log if is_late else at_once(log))
+    assert states(rows)[-1] == ("Empty", "recorded", HOUR, None)
+    assert (last(rows)["cause"], last(rows, "generations")["member_count"]) == ("group_emptied", 0)
+    joined = [joins(15, 2 * HOUR, "b"), epoch(16, 2 * HOUR, 4), target(17, 2 * HOUR, "b", [0])]
+    joined += [target_epoch(18, 2 * HOUR, 4), current(19, 2 * HOUR, "b", 4, [0], previous=0)]
+    assert ("Empty", "recorded", HOUR, 2 * HOUR) in states(fold([*log, *joined]))
+
+
+def test_compacted_group_without_members_whose_target_was_computed_has_no_state() -> None:
+    """4.4 emptied it, or compaction kept the records of its members only further on."""
+    rows = fold(emptied_in_4_4(13, HOUR, 3))
+    assert (states(rows), last(rows, "generations")["member_count"]) == ([], None)
 
 
 def test_state_is_known_up_to_a_record_that_cannot_be_read() -> None:

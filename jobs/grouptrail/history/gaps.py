@@ -68,6 +68,7 @@ def _key(type_: str, name: str | None = None) -> str:
 def _end_gap(state: FoldState) -> None:
     """Take what was inferred since the last operation as recorded: nothing is missing between it and the next one."""
     state.keys_since_gap = None
+    state.group = replace(state.group, may_miss_records=False)
     row, generation = state.rows.state, state.rows.generation
     if row is not None and row.evidence == "inferred":
         state.rows.update(row, evidence="recorded")

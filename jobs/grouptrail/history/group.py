@@ -88,7 +88,8 @@ class Group:
     `topic_ids` are the ids of assigned topics by name. `has_tasks`: a streams group had tasks assigned at some time,
     so that its topology was valid; 4.1 does not write which topology is.
     `keeps_back`: the leader of Connect workers withholds the tasks of a lost worker in case it returns.
-    `lacks_records`: records of it could not be decoded, so that it may have members that are not known.
+    `lacks_records`: records of it could not be decoded, so that it may have members that are not known;
+    `may_miss_records`: compaction may have taken some, where history begins or after a stop.
     `is_polled`: the group is known from polls, which miss changes in between; for a classic group the generation is
     then the number of changes that polls showed. `read_late_at`, `leader_epoch`, `record_offset`: those of its newest
     generation's record.
@@ -117,6 +118,7 @@ class Group:
     settled: Mapping[int | None, int] = field(default_factory=dict)
     keeps_back: bool = False
     lacks_records: bool = False
+    may_miss_records: bool = False
     is_polled: bool = False
     read_late_at: int | None = None
     leader_epoch: int | None = None
@@ -145,12 +147,12 @@ class Group:
     def lacks_members(self) -> bool:
         """Whether it has members, as far as is known, and none of them is known.
 
-        No target is computed for an epoch without members.
+        Before 4.4 no target is computed for an epoch without members.
         """
         is_assigned = self.kind not in (None, "classic") and 0 < (self.generation or 0) <= (
             self.assignment_epoch or 0
         )
-        return not self.members and (self.lacks_records or is_assigned)
+        return not self.members and (self.lacks_records or (self.may_miss_records and is_assigned))
 
     @property
     def assignor(self) -> str | None:

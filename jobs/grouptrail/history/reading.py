@@ -1,4 +1,4 @@
-"""Apply an operation's records to a group (offsets-topic semantics of Kafka 3.5 to 4.3, both coordinators)."""
+"""Apply an operation's records to a group (offsets-topic semantics of Kafka 3.5 to 4.4, both coordinators)."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_
     return replace(
         group,
         is_polled=is_polled,
+        may_miss_records=may_miss_records,
         read_late_at=read_late_at,
         leader_epoch=leader_epoch,
         record_offset=record_offset,

@@ -197,7 +197,7 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
     values.setdefault("is_measured", True)
     # Before it was saved, all that had joined without an epoch were taken to wait.
     values.setdefault("waiting", dict.fromkeys(values.get("joined_before_epoch", ()), "joined"))
-    targets = values.get("targets")
+    targets, keys = values.get("targets"), values.get("keys_since_gap")
     known: Values = {
         **{name: values[name] for name in _PLAIN if name in values},
         **{name: set(values.get(name, ())) for name in _NAME_SETS},
@@ -208,8 +208,8 @@ def decode_state(group_id: str, record_partition: int, text: str | None, names: 
         record_partition=record_partition,
         processed_to=values.get("told_to", 0),
         pending=tuple(Record(*one) for one in values.get("pending", ())),
-        group=_group(values["group"]) if "group" in values else Group(),
-        keys_since_gap=None if values.get("keys_since_gap") is None else set(values["keys_since_gap"]),
+        group=replace(_group(values.get("group", {})), may_miss_records=keys is not None),
+        keys_since_gap=None if keys is None else set(keys),
         rows=_open_rows(values.get("open", {})),
         partition_counts=values.get("counts", {}),
         owners={(topic, number): Owner(*rest) for topic, number, *rest in values.get("owners", ())},
@@ -239,7 +239,7 @@ def _shown_ids(state: FoldState) -> set[str]:
 
 _PARTITION_SETS = ("owned", "claimed", "target")
 _NOTHING_KNOWN = Member("")
-_GROUP_FIELDS = tuple(one.name for one in fields(Group) if one.name != "settled")
+_GROUP_FIELDS = tuple(one.name for one in fields(Group) if one.name not in ("settled", "may_miss_records"))
 _MEMBER_FIELDS = tuple((one.name, getattr(_NOTHING_KNOWN, one.name)) for one in fields(Member))
 
 

@@ -205,7 +205,7 @@ class ConsumerGroup:
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, frozenset[Partition]] = {}
         self.patterns: dict[str, tuple[str, ...]] = {}
-        self.epoch = self.assignment_epoch = 1 if cluster.version == "4.3" else 0
+        self.epoch = self.assignment_epoch = 1 if cluster.version >= "4.3" else 0
         self.has_epoch = False
         self.metadata: TopicMetadata = {}
         self.has_counts = False
@@ -466,7 +466,7 @@ class ConsumerGroup:
     def sync(self, client: ClassicClient, generation: int) -> None:
         """SyncGroup (GMM.classicGroupSyncToConsumerGroup)."""
         member = self.members.get(client.member_id)
-        wanted = self.assignment_epoch if self.cluster.version == "4.3" else self.epoch
+        wanted = self.assignment_epoch if self.cluster.version >= "4.3" else self.epoch
         if member is None:
             client.lost()
         elif member.epoch != generation or (member.epoch < wanted and member.state != UNREVOKED):
@@ -649,12 +649,15 @@ class ConsumerGroup:
         if new_hash:
             body["metadataHash"] = new_hash
         records.append(self._of("Metadata", None, body))
+        if not self.members and self.cluster.version >= "4.4":
+            self.assignment_epoch, self._assigned_at = self.epoch, 0
+            records.append(self._of("TargetAssignmentMetadata", None, {"assignmentEpoch": self.epoch}))
         return True
 
     def _assign_if_due(self, records: list[Written]) -> None:
         if self.epoch <= self.assignment_epoch:
             return
-        if self.cluster.version == "4.3" and self.cluster.now - self._assigned_at < ASSIGNMENT_INTERVAL_MS:
+        if self.cluster.version >= "4.3" and self.cluster.now - self._assigned_at < ASSIGNMENT_INTERVAL_MS:
             return
         topics = {
             name: [
@@ -671,7 +674,7 @@ class ConsumerGroup:
         self.targets = targets
         self.assignment_epoch, self._assigned_at = self.epoch, self.cluster.now
         body: Body = {"assignmentEpoch": self.epoch}
-        if self.cluster.version == "4.3":
+        if self.cluster.version >= "4.3":
             body["assignmentTimestamp"] = self.cluster.now
         records.append(self._of("TargetAssignmentMetadata", None, body))
 
@@ -686,7 +689,7 @@ class ConsumerGroup:
         is_resubscribed: bool,
     ) -> None:
         member = self.members[member_id]
-        keeps_to_topics = is_resubscribed and self.cluster.version == "4.3"
+        keeps_to_topics = is_resubscribed and self.cluster.version >= "4.3"
         if member.state == STABLE and member.epoch == self.assignment_epoch and not keeps_to_topics:
             return
         updated = self._next(member, owned, keeps_to_topics=keeps_to_topics)
@@ -705,7 +708,7 @@ class ConsumerGroup:
         if member.state == UNREVOKED:
             if owned is None or owned & member.revoking:
                 return self._without_other_topics(member, owned) if keeps_to_topics else member
-            return self._compute(member, member.epoch + (self.cluster.version != "4.3"), owned)
+            return self._compute(member, member.epoch + (self.cluster.version < "4.3"), owned)
         if member.state == STABLE and member.epoch == self.assignment_epoch:
             return self._without_other_topics(member, owned)
         return self._compute(member, member.epoch, owned)
@@ -742,7 +745,7 @@ class ConsumerGroup:
 
     def _compute(self, member: ConsumerMember, epoch: int, owned: frozenset[Partition] | None) -> ConsumerMember:
         target = self.targets.get(member.member_id, NOTHING)
-        if self.cluster.version == "4.3":
+        if self.cluster.version >= "4.3":
             wanted = self._topic_ids_of(member)
             target = frozenset(place for place in target if place[0] in wanted)
         kept = member.assigned & target

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Protocol = Literal["classic", "consumer"]
-Version = Literal["3.9", "4.0", "4.1", "4.3"]
+Version = Literal["3.9", "4.0", "4.1", "4.3", "4.4"]
 Library = Literal["java", "librdkafka", "kafka-python", "sarama", "java-2.3"]
 
 
@@ -216,7 +216,7 @@ class Schedule:
     """
 
     actions: tuple[Action, ...]
-    version: Version = "4.3"
+    version: Version = "4.4"
     topics: tuple[tuple[str, int], ...] = (("orders", 4),)
     seed: int = 0
     consumer_session_ms: int = 45_000

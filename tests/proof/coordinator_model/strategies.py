@@ -49,7 +49,7 @@ _ASSIGNORS = (
     ("range", "cooperative-sticky"),
 )
 _TIMEOUTS_MS = ((45_000, 300_000), (10_000, 60_000), (45_000, 10_000), (45_000, 3_000))
-_VERSIONS: tuple[Version, ...] = ("3.9", "4.0", "4.1", "4.3", "4.3")
+_VERSIONS: tuple[Version, ...] = ("3.9", "4.0", "4.1", "4.3", "4.4")
 _PROTOCOLS: tuple[Protocol, ...] = ("classic", "consumer")
 _LIBRARIES: tuple[Library, ...] = ("java", "java", "librdkafka", "kafka-python")
 
