@@ -92,7 +92,10 @@ def assert_no_secret(logins: Verifier, *texts: str) -> None:
     assert not [text for text in texts if any(secret in text for secret in secrets)]
 
 
-@pytest.mark.parametrize("login", [JAVA_FORM, OAUTH_FORM], ids=["java", "oauthbearer"])
+@pytest.mark.parametrize(
+    "login",
+    [pytest.param(JAVA_FORM, id="java"), pytest.param(OAUTH_FORM, id="oauthbearer", marks=pytest.mark.full)],
+)
 def test_msk_iam_all_jobs_run_once_with_one_login(
     broker: Broker, logins: Verifier, config: Config, credentials: Path, login: dict[str, str]
 ) -> None:
@@ -125,6 +128,7 @@ def test_msk_iam_pipeline_outlives_its_sessions_without_an_error(
     assert_no_secret(logins, text)
 
 
+@pytest.mark.full
 def test_msk_iam_replaced_keys_are_taken_by_the_running_pipeline(
     broker: Broker, logins: Verifier, config: Config, credentials: Path
 ) -> None:

@@ -168,6 +168,7 @@ def outlive_tokens(broker: Broker, tokens: TokenServer, config: Config, environ:
     assert_no_secret(tokens, text)
 
 
+@pytest.mark.full
 def test_oauthbearer_renewed_secret_of_a_mount_is_taken_by_the_running_pipeline(
     broker: Broker, tokens: TokenServer, config: Config, tmp_path: Path
 ) -> None:

@@ -215,7 +215,7 @@ def comparable(series: Series, exporter: str, *, is_recorded: bool) -> Series:
     return found
 
 
-@pytest.mark.parametrize("name", ["kminion", "kafka_exporter"])
+@pytest.mark.parametrize("name", ["kminion", pytest.param("kafka_exporter", marks=pytest.mark.full)])
 def test_page_has_the_series_of_the_other_exporter(cluster: KafkaCluster, tmp_path: Path, name: str) -> None:
     config = config_of(cluster.bootstrap, tmp_path / "warehouse")
     port = free_port()

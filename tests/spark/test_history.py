@@ -172,8 +172,11 @@ LOGGED = [
 @pytest.mark.parametrize(
     "when",
     [
-        *("before", "after"),
-        *(pytest.param(one, marks=pytest.mark.full) for one in ("meanwhile", "before a retry", "within its minute")),
+        "after",
+        *(
+            pytest.param(one, marks=pytest.mark.full)
+            for one in ("before", "meanwhile", "before a retry", "within its minute")
+        ),
     ],
 )
 def test_history_job_with_the_brokers_log_whenever_it_came_matches_a_rebuild(

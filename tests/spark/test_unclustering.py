@@ -84,7 +84,9 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.parametrize("log", CHECKPOINTS)
+@pytest.mark.parametrize(
+    "log", [pytest.param(log, marks=[] if log == "checkpoints" else pytest.mark.full) for log in CHECKPOINTS]
+)
 def test_unclustered_table_is_used_by_both_engines_and_by_streams(warehouse: Warehouse, log: str) -> None:
     """Whatever its log has; a second time changes nothing."""
     table = make_clustered(warehouse, CHECKPOINTS[log])

@@ -191,7 +191,7 @@ def test_decode_large_record_takes_memory_of_its_own_size_only() -> None:
 
 def test_decode_many_large_records_takes_memory_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark passes up to 1,024 records at a time, whatever their size."""
-    record = group_record(2_000)
+    record = group_record(500)
     size = len(record[1] or b"")
     batches = arrow([[record] * 50])
     monkeypatch.setattr(batch, "_ENOUGH_BYTES", 2 * size)

@@ -14,6 +14,7 @@ from grouptrail.contracts import tables, views
 from servers.pipeline import query
 
 
+@pytest.mark.full
 def test_measure_reports_files_and_seconds_of_every_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Including the number of files that the view opens, and that of its tables."""
     monkeypatch.setattr(bench_views, "ROUNDS", 1)

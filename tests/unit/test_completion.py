@@ -35,8 +35,10 @@ def completed(config: Config, line: str) -> list[str]:
     """Return what is offered for a command line that ends at the cursor; stderr must be empty."""
     words = line.format(warehouse=f"--warehouse {config.warehouse}")
     cursor = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    # On a busy machine it takes longer than a user would wait.
+    patient = "from grouptrail.cli import completion, main; completion._PATIENCE_SECONDS = 50; main()"
     run = subprocess.run(
-        [sys.executable, "-c", "from grouptrail.cli import main; main()"],
+        [sys.executable, "-c", patient],
         env={**os.environ, "_GROUPTRAIL_COMPLETE": "complete_bash", **cursor},
         capture_output=True,
         text=True,

@@ -95,7 +95,7 @@ def read_damaged(folder: Path, *, first: int, count: int) -> None:
 
 
 def test_server_damaged_warehouses_answers_without_their_rows(tmp_path: Path) -> None:
-    read_damaged(tmp_path, first=0, count=60)
+    read_damaged(tmp_path, first=0, count=20)
 
 
 @pytest.mark.full

@@ -307,6 +307,7 @@ def test_fold_ten_thousand_members_lists_every_handed_over_partition() -> None:
     assert lines(rows, "generations", *columns) == [(1, MANY, MANY, 0), (2, MANY, MANY, 0)]
 
 
+@pytest.mark.full
 def test_fold_kip_848_group_of_ten_thousand_members_ends_stable() -> None:
     """They join at once and reconcile one by one."""
     records = [joins(offset, 1_000, name) for offset, name in enumerate(names(MANY))]

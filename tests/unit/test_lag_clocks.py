@@ -29,7 +29,7 @@ def rows_of(
     ahead: float,
     *,
     behind_end: int = 0,
-    until: int = 600,
+    until: int = 300,
     every: int = 1,
     delay: float = 1,
     calculator: LagCalculator | None = None,

@@ -256,7 +256,7 @@ def test_status_stop_counts_from_the_end_of_a_transaction_of_any_length(
 ) -> None:
     """The topic id, which Kafka 4.4 writes in transactions, changes nothing. A consumer that dies then is noticed."""
     calculator = new_calculator(commit(-10, 10, record_offset=400))
-    for second in range(0, open_seconds, 10):
+    for second in [*range(0, open_seconds - 60, 60), *range(open_seconds - 60, open_seconds, 10)]:
         judged(calculator, log(second, 534, topic_id=topic_id), held(second))
     known = {"topic_id": topic_id, "is_transactional": is_transactional}
     add_commits(calculator, commit(1, 520, record_offset=501, **known))

@@ -82,7 +82,7 @@ def test_status_of_a_client_that_commits_the_last_offset_is_ok_after_three_pause
     records: int, *, recommits: bool
 ) -> None:
     """And for ever, when no record comes any more; whether or not it commits the same offset again and again."""
-    rows = after(rows_of(last, records=records, recommits=recommits, until=30 * PAUSE), 3 * PAUSE + STEP)
+    rows = after(rows_of(last, records=records, recommits=recommits, until=14 * PAUSE), 3 * PAUSE + STEP)
     assert alerts(rows) == set()
     newest = rows[-1]
     assert (newest["lag"], newest["lag_seconds"], newest["silent_seconds"]) == (1, 0, 0)

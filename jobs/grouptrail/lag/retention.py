@@ -268,6 +268,8 @@ def _followed(
 ) -> tuple[Floats, Floats]:
     """Return the time to loss of groups that read, by when they reach what was written between two samples each."""
     least, most = np.full(len(unread), np.inf), np.full(len(unread), np.nan)
+    if not len(unread):
+        return least, most
     # What was written after a sample was asked for is not older than that, unless timestamps are.
     older = unread.most_ages - unread.sampled_ages
     older = np.where(np.isfinite(older), np.maximum(older, 0.0), 0.0)

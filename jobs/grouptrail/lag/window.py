@@ -199,6 +199,8 @@ class Window:
 
     def forget(self, positions: Ints) -> None:
         """Drop these positions' samples: their logs were replaced."""
+        if not len(positions):
+            return
         known = positions[positions < len(self._all.partitions)]
         for name, column in vars(self._all).items():
             if name != "partitions":
