@@ -1,15 +1,20 @@
-"""The versions that `grouptrail doctor` accepts."""
+"""What `grouptrail doctor` says of versions, of the brokers' log files, and of TLS and logins of its own server."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import bcrypt
 import pytest
+from typer.testing import CliRunner
 
+from grouptrail import cli
 from grouptrail.broker_log import inspection
 from grouptrail.config import Config
 from grouptrail.runtime import doctor
 from support import broker_log_lines as lines
+from support.certificates import Authority, self_signed
 
 INSTALLED = {"pyspark": "4.2.0", "delta-spark": "4.4.0", "deltalake": "1.6.6", "kafka-python": "3.0.12"}
 REQUIRED = ["pyspark==4.2.0", "delta-spark==4.4.0", "deltalake>=1.6", "kafka-python[lz4]>=3.0"]
@@ -97,3 +102,68 @@ def test_check_broker_log_of_a_pattern_and_of_a_folder_says_what_is_wrong(tmp_pa
 
 def test_check_broker_log_without_files_says_nothing() -> None:
     assert list(doctor.check_broker_log(Config())) == []
+
+
+HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+TLS = "tls_server_config: {cert_file: certificate.pem, key_file: key.pem"
+MUTUAL = f"{TLS}, client_ca_file: clients.pem, client_auth_type: RequireAndVerifyClientCert}}"
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    self_signed(tmp_path)
+    Authority(tmp_path, "clients")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "text"),
+    [
+        ("{}", "ok", "neither TLS nor users"),
+        (f"{TLS}}}", "ok", "TLS"),
+        (f"{MUTUAL}\nbasic_auth_users: {{prometheus: {HASH}}}", "ok", "TLS, client certificates, passwords"),
+        (None, "FAIL", "(No such file or directory): check exporter.web_config_file"),
+        ("", "FAIL", "is empty: write {} for neither TLS nor users"),
+        (
+            "basic_auth_users: {prometheus: geheim}",
+            "FAIL",
+            "is no hash of bcrypt: make one with `htpasswd -nBC 10 USER`",
+        ),
+        (f"{TLS.replace('key.pem', 'gone.pem')}}}", "FAIL", "gone.pem: check the files that it names"),
+        (f"{TLS.replace('key_file: key', 'key_file: certificate')}}}", "FAIL", "check the files that it names"),
+    ],
+)
+def test_check_web_says_what_a_web_configuration_file_has_or_why_it_cannot_be_used(
+    certificates: Path, content: str | None, status: str, text: str
+) -> None:
+    path = certificates / "web.yml"
+    if content is not None:
+        path.write_text(content)
+    [finding] = doctor.check_web(Config(exporter={"web_config_file": path}))  # type: ignore[arg-type]
+    assert (finding.status, finding.subject) == (status, "web")
+    assert str(path) in finding.text
+    assert finding.text.endswith(text)
+    assert "geheim" not in finding.text
+
+
+def test_check_web_names_what_the_settings_of_the_exporter_require(certificates: Path) -> None:
+    token = certificates / "token"
+    token.write_text("0123456789abcdef")
+    token.chmod(0o600)
+    files = {"tls_certificate": certificates / "certificate.pem", "tls_key": certificates / "key.pem"}
+    config: dict[str, Any] = {"exporter": files, "web": {"token_file": token}}
+    [finding] = doctor.check_web(Config(**config))
+    assert (finding.status, finding.text) == ("ok", "127.0.0.1:9308: TLS, a token for pages")
+    token.chmod(0o644)
+    [finding] = doctor.check_web(Config(**config))
+    assert (finding.status, finding.text.endswith(f"chmod o= {token}")) == ("FAIL", True)
+
+
+def test_check_web_without_protection_says_nothing() -> None:
+    assert list(doctor.check_web(Config())) == []
+
+
+def test_doctor_takes_the_web_configuration_file_as_serve_does(tmp_path: Path) -> None:
+    options = ["--bootstrap-server", "127.0.0.1:1", "--warehouse", str(tmp_path), "--web.config.file", "gone.yml"]
+    result = CliRunner().invoke(cli.app, ["doctor", *options])
+    assert "FAIL  web        cannot read gone.yml (No such file or directory)" in result.stdout

@@ -57,9 +57,9 @@ def recover(
     run_recover(options.load_all(), names)
 
 
-def doctor(options: ConfigOptions, *, format: RowsFormat = "table") -> None:
-    """Check Java, versions, warehouse, disk, broker and permissions; each line says what to do."""
-    configs = options.load_all(warns=False)
+def doctor(options: ConfigOptions, web_config_file: WebConfigFile = None, *, format: RowsFormat = "table") -> None:
+    """Check Java, versions, warehouse, disk, TLS, broker and permissions; each line says what to do."""
+    configs = options.with_settings({"exporter.web_config_file": web_config_file}).load_all(warns=False)
     from grouptrail.runtime.doctor import examine, print_findings
 
     if not print_findings(examine(configs), sys.stdout, format=format):

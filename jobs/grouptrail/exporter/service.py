@@ -68,7 +68,7 @@ class Exporter:
         self._page: Page | None = None
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._settings = _settings(exporter, web, log)
+        self._settings = server_settings(exporter, web, log)
         self._pusher = None if otlp is None or not otlp.pushes else Pusher(otlp, lambda: self._page, log)
         hosts = [*web.hosts, exporter.listen.rpartition(":")[0]]
         self._logins = Logins(log)
@@ -215,8 +215,11 @@ def _listening(
         ) from error
 
 
-def _settings(exporter: ExporterConfig, web: WebConfig, log: Log) -> Callable[[], ServerSettings]:
-    """Return what returns the server's settings as of now: those of a web configuration file may change."""
+def server_settings(exporter: ExporterConfig, web: WebConfig, log: Log) -> Callable[[], ServerSettings]:
+    """Return what returns the server's settings as of now: those of a web configuration file may change.
+
+    `log` gets a line when they do. Raises GrouptrailError if a certificate, the token or the file cannot be used.
+    """
     token = None if web.token_file is None else Token(read_token(web.token_file, "web.token_file"))
     access = Access(token=token, is_open=web.allow_anonymous)
     if exporter.web_config_file is not None:

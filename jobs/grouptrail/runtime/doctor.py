@@ -205,6 +205,28 @@ def _disk(folder: Path) -> Finding:
     return Finding("ok", "disk", text)
 
 
+def check_web(config: Config) -> Iterator[Finding]:
+    """Check what protects metrics and pages, if anything is configured: TLS, client certificates, users, a token."""
+    from grouptrail.exporter.service import server_settings
+
+    try:
+        settings = server_settings(config.exporter, config.web, lambda _line: None)()
+    except GrouptrailError as error:
+        yield Finding("FAIL", "web", str(error))
+        return
+    access = settings.access
+    protections = {
+        "TLS": settings.tls is not None,
+        "client certificates": access.has_certificates,
+        "passwords": access.users is not None,
+        "a token for pages": access.token is not None,
+    }
+    source = config.exporter.web_config_file
+    if source is not None or any(protections.values()):
+        text = ", ".join(name for name, is_required in protections.items() if is_required) or "neither TLS nor users"
+        yield Finding("ok", "web", f"{shown(str(source or config.exporter.listen))}: {text}")
+
+
 def check_kafka(config: Config) -> Iterator[Finding]:
     """Check the brokers, then the topic, then that its records can be read; stop at the first failure."""
     from grouptrail.kafka.offsets_topic import OffsetsTopic
@@ -330,4 +352,5 @@ CHECKS: tuple[Check, ...] = (
     check_jars,
     check_engine,
     check_warehouse,
+    check_web,
 )
