@@ -223,6 +223,10 @@ def test_schema_refuses_misspelled_and_mistyped_values(release: str, values: Val
             {"config": {"exporter": {"basic_auth_password": "x"}}},
             "move config.exporter.basic_auth_password to secretEnv",
         ),
+        (
+            {"config": {"exporter": {"web_config_file": "/w/web.yml"}}},
+            "set tls.enabled to true if it has tls_server_",
+        ),
         ({"ingress": {"enabled": True}}, "name the host"),
         ({**NOT_SERVING, "monitor": {"kind": "PodMonitor"}}, "set pipeline.enabled or pages.enabled"),
     ],
@@ -407,8 +411,14 @@ def test_secret_of_one_component_is_in_no_other_pod(newest: Path) -> None:
         (TLS[1], {"port": "metrics"}, "https"),
         (TLS[2], {"path": "/healthz", "port": "metrics", "scheme": "HTTPS"}, "https"),
         (TLS[3], {"port": "metrics"}, "https"),
+        (TLS[4], {"path": "/healthz", "port": "metrics", "scheme": "HTTPS"}, "https"),
+        (TLS[5], {"port": "metrics"}, "https"),
+        (TLS[6], {"path": "/healthz", "port": "metrics"}, None),
     ],
-    ids=["http", "https", "client certificates", "certificate in config", "client CA in config"],
+    ids=[
+        *("http", "https", "client certificates", "certificate in config", "client CA in config"),
+        *("web configuration file with TLS", "with client certificates", "without TLS"),
+    ],
 )
 def test_probes_and_monitor_follow_tls(layer: Values, probe: Values, scheme: str | None, newest: Path) -> None:
     objects = render(newest, merged(BASE, layer, {"monitor": {"kind": "PodMonitor"}}))

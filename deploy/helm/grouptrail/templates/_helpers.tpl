@@ -118,6 +118,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- if regexMatch "^$|^(127\\.|localhost:|\\[::1\\])" $config.exporter.listen }}
 {{- fail "config.exporter.listen: nothing outside of the pod can connect to that: use 0.0.0.0:9308" }}
 {{- end }}
+{{- if and $config.exporter.web_config_file (kindIs "invalid" .Values.tls.enabled) (not .Values.tls.clientCertificates) }}
+{{- fail "config.exporter.web_config_file: the chart does not see what is in it: set tls.enabled to true if it has tls_server_config (and tls.clientCertificates if that requires them), otherwise to false" }}
+{{- end }}
 {{- if and .Values.ingress.enabled (not .Values.ingress.hosts) }}
 {{- fail "ingress.hosts: name the host of the pages, such as grouptrail.example.com" }}
 {{- end }}
