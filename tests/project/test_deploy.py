@@ -33,6 +33,7 @@ from support.kubernetes_objects import Object, assert_matches_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
+README = (DEPLOY / "README.md").read_text("utf-8")
 CONTAINERFILE = DEPLOY / "container" / "Containerfile"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 UNITS = sorted((DEPLOY / "systemd").iterdir())
@@ -61,6 +62,18 @@ def assert_is_command(words: list[str]) -> None:
 def test_containerfile_passes_hadolint() -> None:
     checked = subprocess.run([tool("hadolint"), CONTAINERFILE], capture_output=True, text=True, check=False)
     assert (checked.returncode, checked.stdout) == (0, "")
+
+
+def test_documented_images_pass_hadolint_and_extend_the_one_of_the_project(tmp_path: Path) -> None:
+    documented = re.findall(r"^```dockerfile\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(documented) == 2
+    for text in documented:
+        assert text.startswith(f"FROM grouptrail:{version('grouptrail')}\n")
+        (tmp_path / "Containerfile").write_text(text)
+        # Debian removes a package's version when it has a newer one: a pin would break the build.
+        command = [tool("hadolint"), "--ignore", "DL3008", tmp_path / "Containerfile"]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (checked.returncode, checked.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
