@@ -1,7 +1,8 @@
-"""`grouptrail contracts export`: the tables' contracts as other tools read them."""
+"""`grouptrail contracts export`: the tables' contracts, and what jobs read and write, as other tools read them."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from grouptrail import cli
+from grouptrail.config import Config
 from grouptrail.contracts import tables
+from grouptrail.jobs import JOBS
+from grouptrail.runtime.warehouses import warehouse_of
 
 # dbt-core 2 downloads its parser from a place of its own.
 TOOLS = ("dbt-core==1.10.*", "dbt-duckdb<2", "datacontract-cli>=1")
@@ -56,7 +61,81 @@ def test_data_contract_has_every_table_with_its_keys() -> None:
 def test_contracts_export_of_an_unknown_format_says_which_there_are() -> None:
     result = CliRunner().invoke(cli.app, ["contracts", "export", "--to", "avro"])
     assert result.exit_code == 2
-    assert "'avro' is not one of 'dbt', 'odcs'" in result.stderr
+    assert "'avro' is not one of 'dbt', 'odcs', 'openlineage'" in result.stderr
+
+
+BROKER = ("--bootstrap-server", "SASL_SSL://kafka-1:9092,kafka-2:9092")
+
+
+def lineage(*arguments: str) -> dict[str, dict[str, Any]]:
+    """Return the events by the names of their jobs."""
+    result = CliRunner().invoke(cli.app, ["contracts", "export", "--to", "openlineage", *BROKER, *arguments])
+    assert (result.exit_code, result.stderr) == (0, "")
+    events = [json.loads(line) for line in result.stdout.splitlines()]
+    assert {event["job"]["namespace"] for event in events} == {"grouptrail"}
+    return {event["job"]["name"]: event for event in events}
+
+
+def named(datasets: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(one["namespace"], one["name"]) for one in datasets]
+
+
+def test_lineage_has_each_job_with_what_it_reads_and_writes() -> None:
+    events = lineage(
+        "--warehouse", "/data", "--cluster", "east", "--set", "broker_log.files=/var/log/kafka/server.log"
+    )
+    assert list(events) == [f"east.{job.name}" for job in JOBS]
+    topic = ("kafka://kafka-1:9092", "__consumer_offsets")
+    for job in JOBS:
+        event = events[f"east.{job.name}"]
+        read = [topic if name == "__consumer_offsets" else ("file", f"/data/{name}") for name in job.reads]
+        assert named(event["inputs"]) == read
+        assert named(event["outputs"]) == [("file", f"/data/{name}") for name in job.writes]
+        assert event["job"]["facets"]["documentation"]["description"] == job.about
+        for name, output in zip(job.writes, event["outputs"], strict=True):
+            fields = output["facets"]["schema"]["fields"]
+            assert [(one["name"], one["type"]) for one in fields] == [
+                (one.name, one.type) for one in tables()[name].columns
+            ]
+
+
+def test_lineage_of_a_cluster_without_access_to_the_topic_has_the_polling_job() -> None:
+    events = lineage("--set", "source=admin", "--cluster", "east")
+    assert events["east.decode"]["inputs"] == []
+    assert "polls the groups" in events["east.decode"]["job"]["facets"]["documentation"]["description"]
+
+
+@pytest.mark.parametrize(
+    ("warehouse", "place"),
+    [
+        ("/data/lake", ("file", "/data/lake/rebalances")),
+        ("file:/data/lake", ("file", "/data/lake/rebalances")),
+        ("s3a://bucket/lake/", ("s3://bucket", "lake/rebalances")),
+        ("s3://user:pass/word@bucket/lake?sig=secret", ("s3://bucket", "lake/rebalances")),
+        ("gs://bucket", ("gs://bucket", "rebalances")),
+        (
+            "abfss://lake@account.dfs.core.windows.net/a",
+            ("abfss://lake@account.dfs.core.windows.net", "/a/rebalances"),
+        ),
+        ("hdfs://name-1:8020/lake", ("hdfs://name-1:8020", "/lake/rebalances")),
+    ],
+)
+def test_lineage_names_tables_by_the_conventions_of_openlineage(warehouse: str, place: tuple[str, str]) -> None:
+    [history] = [event for name, event in lineage("--warehouse", warehouse).items() if name.endswith(".history")]
+    assert place in named(history["outputs"])
+
+
+def test_tables_need_no_feature_that_a_catalogs_readers_may_lack(tmp_path: Path) -> None:
+    """docs/catalogs.md says so."""
+    warehouse = warehouse_of(Config(warehouse=str(tmp_path)))
+    for name in tables():
+        warehouse.table(name).ensure()
+        table = DeltaTable(str(tmp_path / name))
+        protocol = table.protocol()
+        assert (protocol.min_reader_version, protocol.min_writer_version) == (1, 2)
+        assert protocol.reader_features is None
+        assert table.metadata().description == tables()[name].about
+        assert all(field.metadata["comment"] for field in table.schema().fields)
 
 
 @pytest.mark.full

@@ -61,6 +61,7 @@ MORE_CALLS = (
     ("tables", "group_states"),
     ("check", "--docs", "."),
     ("run", "--once", "--job", "history"),
+    ("contracts", "export", "--to", "openlineage"),
     ("digest", "--post", WEBHOOK),
     ("digest", "--post", f"ftp://{CANARY}"),
 )
