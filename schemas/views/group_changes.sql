@@ -104,35 +104,36 @@ vanished AS (
   FROM vanished_groups()
   WHERE vanished_at > :time
 ),
-named AS (
-  SELECT group_id FROM worst_then
-  UNION SELECT group_id FROM worst_groups()
-  UNION SELECT group_id FROM membership
-  UNION SELECT group_id FROM rebalanced
-  UNION SELECT group_id FROM new
-  UNION SELECT group_id FROM vanished
+-- Each part is computed once: joined to a list of all groups, it would be read for the list, too.
+parts AS (
+  SELECT
+    group_id, status AS status_then, CAST(severity AS INT) AS severity_then, lag AS lag_then,
+    NULL AS status, NULL AS severity, NULL AS lag, NULL AS members_then, NULL AS members,
+    NULL AS rebalances, NULL AS new_at, NULL AS vanished_at
+  FROM worst_then
+  WHERE place = 1
+  UNION ALL SELECT group_id, NULL, NULL, NULL, status, severity, lag, NULL, NULL, NULL, NULL, NULL FROM worst_groups()
+  UNION ALL SELECT group_id, NULL, NULL, NULL, NULL, NULL, NULL, members_then, members, NULL, NULL, NULL FROM membership
+  UNION ALL SELECT group_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, rebalances, NULL, NULL FROM rebalanced
+  UNION ALL SELECT group_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, at, NULL FROM new
+  UNION ALL SELECT group_id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, vanished_at FROM vanished
 ),
 compared AS (
   SELECT
-    named.group_id,
-    worst_then.status AS status_then,
-    worst.status,
-    CAST(worst_then.severity AS INT) AS severity_then,
-    worst.severity,
-    worst_then.lag AS lag_then,
-    worst.lag,
-    CASE WHEN new.at IS NULL THEN membership.members_then ELSE 0 END AS members_then,
-    membership.members,
-    coalesce(rebalanced.rebalances, 0) AS rebalances,
-    new.at AS new_at,
-    vanished.vanished_at
-  FROM named
-  LEFT JOIN worst_then ON worst_then.group_id = named.group_id AND worst_then.place = 1
-  LEFT JOIN worst_groups() AS worst ON worst.group_id = named.group_id
-  LEFT JOIN membership ON membership.group_id = named.group_id
-  LEFT JOIN rebalanced ON rebalanced.group_id = named.group_id
-  LEFT JOIN new ON new.group_id = named.group_id
-  LEFT JOIN vanished ON vanished.group_id = named.group_id
+    group_id,
+    max(status_then) AS status_then,
+    max(status) AS status,
+    max(severity_then) AS severity_then,
+    max(severity) AS severity,
+    max(lag_then) AS lag_then,
+    max(lag) AS lag,
+    CASE WHEN max(new_at) IS NULL THEN max(members_then) ELSE 0 END AS members_then,
+    max(members) AS members,
+    coalesce(max(rebalances), 0) AS rebalances,
+    max(new_at) AS new_at,
+    max(vanished_at) AS vanished_at
+  FROM parts
+  GROUP BY group_id
 )
 SELECT *
 FROM compared

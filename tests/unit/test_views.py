@@ -6,6 +6,7 @@ import io
 import re
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ from hypothesis import strategies as st
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.query.errors import QueryError
-from grouptrail.query.sql import print_columns, print_tables
+from grouptrail.query.sql import print_columns, print_tables, run_query
 from grouptrail.query.views import DELTA_RS, SPARK, Dialect, expand, filled, view_query
-from grouptrail.runtime.warehouses import warehouse_of
+from grouptrail.runtime.warehouses import query_context, warehouse_of
 from support.queries import asked, printed, refused
 from support.small_tables import at, lay
 
@@ -431,3 +432,13 @@ def test_queries_without_views_do_not_import_sqlglot() -> None:
         "expand('SELECT * FROM offset_commits', 'c'); sys.exit('sqlglot' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_group_changes_reads_a_table_once_for_each_thing_that_it_compares(example: Config) -> None:
+    """Its parts were computed twice: for the list of groups, and to be joined to it."""
+    text = expand("SELECT * FROM group_changes('2026-03-04T12:00:00Z')", example.cluster).text
+    with query_context(example) as context:
+        _, batches = run_query(context, f"EXPLAIN {text}")
+        plans = [plan for batch in batches for plan in batch.column("plan").to_pylist()]
+    scans = Counter(re.findall(r"TableScan: (\w+)", plans[0]))
+    assert {scans[name] for name in ("offset_commits", "generations", "memberships", "ingest_progress")} == {1}
