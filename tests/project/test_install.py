@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -115,6 +116,25 @@ def test_pins_to_ask_are_those_of_production() -> None:
 def _entries(name: str) -> list[str]:
     text = (ROOT / name).read_text("utf-8")
     return [entry.strip() for entry in re.split(r"^(?=\w)", text, flags=re.MULTILINE) if "==" in entry]
+
+
+def installed_megabytes(name: str) -> float:
+    """Return the size of the files, without bytecode, of the installed packages that a list of pins has."""
+    packages = (package for package in distributions() if _normal(package.name) in PINS[name])
+    files = {Path(str(package.locate_file(file))) for package in packages for file in package.files or ()}
+    return sum(file.stat().st_size for file in files if file.suffix != ".pyc" and file.is_file()) / 1_000_000
+
+
+@pytest.mark.skipif(
+    (platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="figures of another platform"
+)
+def test_documented_sizes_of_the_installs_are_those_of_the_packages() -> None:
+    text = " ".join((ROOT / "deploy" / "README.md").read_text("utf-8").split())
+    documented = re.search(r"their files take (\d+) MB instead of ([\d,]+), without bytecode", text)
+    assert documented is not None
+    sizes = [int(size.replace(",", "")) for size in documented.groups()]
+    measured = [installed_megabytes(name) for name in ("requirements-ask.txt", "requirements.txt")]
+    assert measured == pytest.approx(sizes, rel=0.02)
 
 
 class SmallInstall:
