@@ -63,7 +63,7 @@ def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
     config = load_config(None, {"warehouse": str(folder)}, {})
     lay_commits(config, positions // PARTITIONS)
     warehouse = warehouse_of(config)
-    for table in warehouse.tables(("consumer_lag", "committed_offsets")):
+    for table in warehouse.tables(("consumer_lag", "committed_offsets", "tombstone_checks")):
         create_table(table.location)
     location = warehouse.table("consumer_lag").location
     inputs = LagInputs(warehouse, config.kafka_settings(), job_settings.lag(config))

@@ -96,7 +96,7 @@ def _write(bootstrap: str, partitions: int) -> np.ndarray:
 def _lay_commits(config: Config, partitions: int, groups: int) -> np.ndarray:
     """Create the tables that lag is computed from, with commits; return the offsets by group and partition."""
     commits, *others = warehouse_of(config).tables(
-        ("offset_commits", "log_offsets", "consumer_lag", "committed_offsets")
+        ("offset_commits", "log_offsets", "consumer_lag", "committed_offsets", "tombstone_checks")
     )
     for table in (commits, *others):
         create_table(table.location)

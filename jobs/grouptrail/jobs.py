@@ -6,7 +6,8 @@
     brokers --cluster-> brokers, topics, topic_partitions, topic_configs, coordinators, cluster_info,
                          log_sizes
     brokers' log files --broker-log-> broker_log_events, and what they prove in the history
-    decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances
+    decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances,
+                                   tombstone_checks
     all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one query per cluster, of Spark or in a thread, with a checkpoint of its own. The runner, the command line
@@ -178,6 +179,7 @@ HISTORY = Job(
         "rebalances",
         "topic_names",
         "history_positions",
+        "tombstone_checks",
     ),
     module="grouptrail.history.job",
     follows="ingest_progress",
@@ -188,7 +190,7 @@ LAG = Job(
     reads=(
         *("log_offsets", "offset_commits", "ingest_progress", "group_metadata", "group_records"),
         *("group_states", "generations", "memberships", "partition_ownership", "history_positions"),
-        *("topic_configs", "topic_partitions", "log_sizes"),
+        *("tombstone_checks", "topic_configs", "topic_partitions", "log_sizes"),
     ),
     writes=("consumer_lag", "committed_offsets"),
     module="grouptrail.lag.job",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 from bench.commits import commits as many_commits
 from grouptrail.config import Config
@@ -27,7 +27,7 @@ from servers.offsets_topic import OFFSETS_TOPIC, hanging_transaction, load_raw, 
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, make_orders
+from support.kafka_clients import PATIENCE_SECONDS, await_that, commit, configure_offsets_topic, make_orders
 
 DECODE = ("--job", "decode")
 HALF_A_DAY_MS = 12 * 3_600_000
@@ -119,17 +119,6 @@ def test_decode_job_broker_failover_and_python_worker_kill_lands_each_record_onc
 # --- one broker, which hangs, and whose topic shrinks --------------------------------------------------------
 
 
-def configure(bootstrap: str, **settings: str) -> None:
-    """Set properties of the offsets topic."""
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in settings.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=entries)
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: what it has been asked fails when it is gone
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
-
-
 def newest_progress(config: Config, partition: int) -> dict[str, Any]:
     rows = [row for row in landed.rows(config, "ingest_progress") if row["record_partition"] == partition]
     return max(rows, key=lambda row: row["end_offset"])
@@ -193,7 +182,7 @@ def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and
     position = newest_progress(config, 1)["end_offset"]
 
     load_old(at, first, 200)
-    configure(at, segment_ms="100", min_cleanable_dirty_ratio="0.001", max_compaction_lag_ms="100")
+    configure_offsets_topic(at, segment_ms="100", min_cleanable_dirty_ratio="0.001", max_compaction_lag_ms="100")
     written = 0
 
     def is_compacted() -> bool:
@@ -210,7 +199,7 @@ def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and
     landed.assert_progress_adds_up(config)
     assert newest_progress(config, 0)["holes"] > 50
 
-    configure(at, cleanup_policy="delete", retention_bytes="1")
+    configure_offsets_topic(at, cleanup_policy="delete", retention_bytes="1")
 
     def is_deleted() -> bool:
         commit(at, second, 1)
@@ -229,7 +218,7 @@ def test_ingest_progress_compaction_and_retention_while_stopped_counts_holes_and
 def restored(small: Broker) -> Iterator[None]:
     """Reset compaction and retention after the test, so that no more records of the topic are removed."""
     yield
-    configure(
+    configure_offsets_topic(
         small.bootstrap,
         cleanup_policy="compact",
         retention_bytes="-1",

@@ -10,12 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.errors import KafkaError, NoError
 
 from servers.kafka import PASSWORDS, Broker
-from servers.offsets_topic import ensure_offsets_topic
+from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic
 from support.deadlines import scaled
 
 PATIENCE_SECONDS = scaled(60)
@@ -84,6 +91,17 @@ def commit_all(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int
         return False
 
     await_that(is_committed)
+
+
+def configure_offsets_topic(bootstrap: str, **settings: str) -> None:
+    """Set properties of the offsets topic."""
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: what it has been asked fails when it is gone
+    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 
 
 def as_reader(broker: Broker) -> dict[str, str]:

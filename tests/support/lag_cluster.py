@@ -23,7 +23,14 @@ _GROUPS, _PARTITIONS, _OF_TOPIC = 12, 5, 3
 def empty_tables(folder: Path, **lag: Any) -> Config:
     """Return the configuration of a warehouse with empty tables, and of brokers that do not answer."""
     config = Config(warehouse=str(folder), kafka={"bootstrap.servers": "127.0.0.1:9"}, lag=lag)
-    for table in ("log_offsets", "offset_commits", "consumer_lag", "committed_offsets", *groups.TABLES):
+    for table in (
+        "log_offsets",
+        "offset_commits",
+        "consumer_lag",
+        "committed_offsets",
+        "tombstone_checks",
+        *groups.TABLES,
+    ):
         small_tables.lay(config, table)
     return config
 

@@ -137,7 +137,7 @@ def test_committed_offsets_requests_old_broker_gets_one_for_each_group(admin: An
 
     for newest_version, expected in ((8, [None]), (7, ["billing", "audit"])):
         admin._manager.broker_version_data = SimpleNamespace(api_version=lambda _api, version=newest_version: version)
-        requests = committed_offsets_requests(admin, ["billing", "audit"])
+        requests = committed_offsets_requests(admin, dict.fromkeys(("billing", "audit")))
         assert [group_id for group_id, _request in requests] == expected
 
 

@@ -80,6 +80,24 @@ def test_lag_batch_uses_own_clusters_commits_and_group_states(config: Config) ->
     assert (row["group_id"], row["lag"], row["group_state"]) == ("billing", 50, "Stable")
 
 
+def test_lag_commit_that_the_coordinator_no_longer_has_is_gone_also_after_a_restart_until_a_later_one(
+    config: Config,
+) -> None:
+    """The answer of the coordinator is about what had been read before it was asked."""
+    commit(config, -5, 100, record_offset=400)
+    about = {"topic": "orders", "partition": 0, "is_gone": True, "checked_at": at(5), "record_offset": 500}
+    small_tables.lay(config, "tombstone_checks", {**about, "record_offset": 0, "partition": 1})
+    lag = new_state(config)
+    assert [row["lag"] for row in lag_of(lag, config, log(0, 150))] == [50]
+    small_tables.lay(config, "tombstone_checks", about)
+    assert lag_of(lag, config, log(10, 150)) == []
+    assert (len(lag.commits()[0]), lag.has_new_commits) == (0, False)
+    assert lag_of(new_state(config), config, log(20, 150)) == []
+    commit(config, 25, 140)
+    for running in (lag, new_state(config)):
+        assert [row["lag"] for row in lag_of(running, config, log(30, 150))] == [10]
+
+
 def test_lag_batch_of_several_samples_uses_the_commits_of_each_time(config: Config) -> None:
     """Such a batch follows a stop of the job."""
     commit(config, -5, 100)

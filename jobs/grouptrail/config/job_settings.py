@@ -39,10 +39,14 @@ class ClusterFactsSettings:
 
 @dataclass(frozen=True)
 class HistorySettings:
-    """Of the history job, which looks for new batches of other processes every `trigger_seconds`."""
+    """Of the history job, which looks for new batches of other processes every `trigger_seconds`.
+
+    `requests_per_second` limits the requests to each coordinator.
+    """
 
     history: HistoryConfig
     trigger_seconds: float
+    requests_per_second: float
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def broker_log(config: Config) -> BrokerLogConfig:
 
 def history(config: Config) -> HistorySettings:
     """Return the settings of the history job."""
-    return HistorySettings(config.history, config.decode.trigger_seconds)
+    return HistorySettings(config.history, config.decode.trigger_seconds, config.admin.requests_per_second)
 
 
 def lag(config: Config) -> LagSettings:

@@ -125,6 +125,9 @@ class HistoryConfig(Section):
     """How far before a change of owner to search for the partition's last commit."""
     offsets_retention_minutes: float = Field(default=7 * 24 * 60, gt=0, allow_inf_nan=False)
     """The brokers' `offsets.retention.minutes`: distinguishes expired groups from deleted ones."""
+    tombstones_retention_minutes: float = Field(default=24 * 60, gt=0, le=_TEN_YEARS_MINUTES)
+    """`delete.retention.ms` of `__consumer_offsets`, in minutes. After a longer stop the group coordinators are asked
+    which groups and committed offsets still exist."""
 
 
 class AdminConfig(Section):

@@ -90,6 +90,8 @@ def removal_note(group: Group, operation: Operation, *, has_offsets: bool, reten
     `has_offsets`: tombstones of its commits were written with its own. `retention_ms`: the broker's offset retention.
     """
     if operation[-1].is_polled:
+        if operation[-1].read_late_at is not None:
+            return RemovalEvidence.MISSED.value
         return RemovalEvidence.POLLED.value
     if group.members:
         return RemovalEvidence.HAD_MEMBERS.value

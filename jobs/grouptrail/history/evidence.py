@@ -674,6 +674,10 @@ class RemovalEvidence(Enum):
     """What the records show when a group is removed."""
 
     POLLED = "polled: deleted or expired since the previous poll"
+    MISSED = (
+        "polled: its coordinator no longer had it after a stop in which compaction may have removed its tombstones: "
+        "deleted or expired"
+    )
     # Only an empty group is deleted or expires (GMM.validateDeleteGroup).
     HAD_MEMBERS = (
         "removed, but the last record read has members, so compaction took others: deleted, expired, or converted to "

@@ -5,7 +5,7 @@ The driver reads a few as Arrow tables, Spark any number as DataFrames; both con
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from grouptrail.history.names import REFERENCES_DDL, topic_references
 from grouptrail.history.records import COLUMNS, converter
-from grouptrail.history.tasks import INPUT_DDL, INPUT_SCHEMA, POSITIONS
+from grouptrail.history.tasks import CHECKS, INPUT_DDL, INPUT_SCHEMA, POSITIONS
 from grouptrail.storage.buckets import bucket_of, in_buckets
-from grouptrail.storage.progress import OffsetRanges
-from grouptrail.storage.sql import datafusion_literal
+from grouptrail.storage.progress import OffsetRanges, in_ranges
+from grouptrail.storage.sql import Value, datafusion_literal, spark_literal
 from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 RECORDS_AT_A_TIME = 256
 """How many rows to read at a time: a record of a classic group has all its members."""
 
-_RECORDS = ("group_metadata", "group_records", "offset_commits", "undecodable_records")
+_RECORDS = ("group_metadata", "group_records", "offset_commits", "undecodable_records", CHECKS)
 # What the history needs of a table that has other records, too: commits are of types 0 and 1.
 _OF_GROUPS = {
     "offset_commits": "is_tombstone AND ",
     "undecodable_records": "group_id IS NOT NULL AND key_type > 1 AND ",
+    CHECKS: "is_gone AND topic IS NULL AND ",
 }
 # A worker of Spark converts and folds as many at a time; Spark's default would fill its memory.
 _RECORDS_A_BATCH = 2_048
@@ -41,7 +42,7 @@ def read_records(warehouse: Warehouse, covered: OffsetRanges) -> pa.Table | None
     batches: list[pa.RecordBatch] = []
     size = 0
     for table in _tables(covered):
-        for records in _read(warehouse, table, f"({_condition(table, covered.condition(datafusion_literal))})"):
+        for records in _read(warehouse, table, f"({_condition(table, covered, datafusion_literal)})"):
             batches.append(records)
             size += records.nbytes
             if warehouse.choose(size_bytes=size) != "delta-rs":
@@ -106,7 +107,7 @@ def _read(warehouse: Warehouse, table: str, condition: str) -> Iterator[pa.Recor
 def _frames(warehouse: Warehouse, covered: OffsetRanges) -> dict[str, DataFrame]:
     """Return the rows of each table that has records of groups."""
     return {
-        table: covered.rows(warehouse.table(table).dataframe()).where(_condition(table, "true"))
+        table: warehouse.table(table).dataframe().where(_condition(table, covered, spark_literal))
         for table in _tables(covered)
     }
 
@@ -116,8 +117,10 @@ def _tables(covered: OffsetRanges) -> list[str]:
     return [table for table in _RECORDS if rare.get(table, 1)]
 
 
-def _condition(table: str, in_ranges: str) -> str:
-    return f"{_OF_GROUPS.get(table, '')}({in_ranges})"
+def _condition(table: str, covered: OffsetRanges, literal: Callable[[Value], str]) -> str:
+    # Answers of coordinators are later than the records, and few.
+    among = in_ranges(covered.ranges) if table == CHECKS else covered.condition(literal)
+    return f"{_OF_GROUPS.get(table, '')}({among})"
 
 
 def _converted(rows: DataFrame, table: str) -> DataFrame:

@@ -55,7 +55,7 @@ def _look_for_the_end(state: FoldState, operation: Operation, known: set[str]) -
     keys = {_key(record.type, record.name) for record in operation}
     is_after_late_ones = state.doubted_at is not None and operation[0].read_late_at is None
     is_at_once = operation[0].read_at_once or is_after_late_ones
-    if is_at_once or keys & known or operation[0].is_polled:
+    if is_at_once or keys & known or (operation[0].is_polled and operation[0].read_late_at is None):
         _end_gap(state)
     else:
         known |= keys

@@ -28,11 +28,12 @@ from grouptrail.history.folding import ROWS_A_RECORD, Folding
 from grouptrail.history.names import TopicNames, references_in
 from grouptrail.history.rebuild import READ_OR_WRITTEN, rebuild
 from grouptrail.history.rows import TABLES
-from grouptrail.history.tasks import POSITIONS, REBUILDING
+from grouptrail.history.tasks import CHECKS, POSITIONS, REBUILDING
+from grouptrail.history.tombstone_checks import TombstoneChecks
 from grouptrail.jobs import HISTORY, JobContext
 from grouptrail.spark.streams import interpret, own_session
 from grouptrail.storage.engines.engine import Once
-from grouptrail.storage.progress import PROGRESS, OffsetRanges
+from grouptrail.storage.progress import PROGRESS, OffsetRanges, in_ranges
 
 if TYPE_CHECKING:
     from grouptrail.config.job_settings import HistorySettings
@@ -107,6 +108,7 @@ class HistoryBatchWriter:
         self._app = app
         self._folding = Folding.of(context)
         self._names = TopicNames(context.warehouse, context.kafka)
+        self._checks = TombstoneChecks(context)
         self._may_be_written = True
 
     def process(self, progress: pa.Table, batch: int) -> None:
@@ -115,20 +117,31 @@ class HistoryBatchWriter:
         if not len(progress):
             return
         covered = OffsetRanges.of(progress)
+        # The first batch, and one that failed, may have been written before.
+        may_be_written, self._may_be_written = self._may_be_written, True
         counts: Mapping[str, int] = {}
-        if self._has_work(covered):
-            rows = self._fold_on_driver(covered) or self._fold_with_spark(covered)
-            counts = rows.counts
-            # The first batch, and one that failed, may have been written before the newest events of brokers' logs.
-            may_be_written, self._may_be_written = self._may_be_written, True
-            try:
-                self._write(rows, batch)
-                if rows.dated is not None and (may_be_written or not rows.log.is_newest()):
-                    update_rows(self._warehouse, *rows.dated)
-                self._may_be_written = False
-            finally:
-                rows.close()
+        if self._has_work(covered) or (may_be_written and self._has_checks(covered)):
+            counts = self._fold(covered, Once(self._app(), batch), may_be_written=may_be_written)
+        checked = Once(f"{self._app()}-checked", batch)
+        if self._checks.ask(progress, checked):
+            counts = self._fold(covered, checked, may_be_written=may_be_written)
+        self._may_be_written = False
         self._log(_summary(batch, covered.newest_batch, counts, time.monotonic() - started))
+
+    def _fold(self, covered: OffsetRanges, once: Once, *, may_be_written: bool) -> Mapping[str, int]:
+        """Fold the records of a batch that have not been folded, and write the rows; return how many by table."""
+        rows = self._fold_on_driver(covered) or self._fold_with_spark(covered)
+        try:
+            self._write(rows, once)
+            # They may have been written before the newest events of brokers' logs.
+            if rows.dated is not None and (may_be_written or not rows.log.is_newest()):
+                update_rows(self._warehouse, *rows.dated)
+        finally:
+            rows.close()
+        return rows.counts
+
+    def _has_checks(self, covered: OffsetRanges) -> bool:
+        return self._warehouse.table(CHECKS).has_rows(f"is_gone AND ({in_ranges(covered.ranges)})")
 
     def _has_work(self, covered: OffsetRanges) -> bool:
         """Return whether there are records of groups, or incomplete operations that may be complete now.
@@ -168,9 +181,8 @@ class HistoryBatchWriter:
         finally:
             records.unpersist()
 
-    def _write(self, rows: FoldedRows, batch: int) -> None:
+    def _write(self, rows: FoldedRows, once: Once) -> None:
         """Write the tables that have changed rows, at once, and the positions last."""
-        once = Once(self._app(), batch)
 
         def write(table: str) -> None:
             buckets = rows.buckets(table)

@@ -24,7 +24,8 @@ class Record(NamedTuple):
     `name` is the part of the key besides the group: a member id or a regular expression. For a polled group a record
     is what a poll found at that time and what changed after `not_before` (ms; None: not known). `read_late_at` (ms)
     is when it was read, if compaction may have taken records before it: so long after it was written, and with gaps;
-    `read_at_once`: it was not. Neither is given if it is not known when it was read. `leader_epoch` is that of its
+    `read_at_once`: it was not. A polled record with `read_late_at` is a group's removal that a coordinator confirmed
+    after a stop. Neither is given if it is not known when it was read. `leader_epoch` is that of its
     partition, which changes with the coordinator; None: not known.
     """
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from grouptrail.history.arrow_json import json_objects, to_json
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, UNREADABLE
-from grouptrail.history.tasks import INPUT_SCHEMA, POSITIONS, STATE_OFFSET
+from grouptrail.history.tasks import CHECKS, INPUT_SCHEMA, POSITIONS, STATE_OFFSET
 from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.schema import ADMIN
 
@@ -43,6 +43,7 @@ COLUMNS = {
     "group_records": (*_OF_GROUP, "record_type", "member_id", "key_json", "value_json"),
     "offset_commits": _ORIGIN,
     "undecodable_records": _ORIGIN,
+    CHECKS: ("record_partition", "group_id", "record_offset", "group_kind", "checked_at"),
     POSITIONS: ("record_partition", "group_id", "state"),
 }
 """The columns of each table that `converter` needs."""
@@ -52,14 +53,15 @@ def converter(table: str) -> RowsFunction:
     """Return a function for `DataFrame.mapInArrow` that converts rows with the `COLUMNS` of a table.
 
     Rows of `offset_commits` must be tombstones, which show whether a removed group had offsets; those of
-    `undecodable_records` must be of groups' records. Rows of `history_positions` are saved states, which sort before
-    the records of their groups.
+    `undecodable_records` must be of groups' records, those of `tombstone_checks` of groups that are gone. Rows of
+    `history_positions` are saved states, which sort before the records of their groups.
     """
     converters: dict[str, Callable[[pa.RecordBatch], dict[str, pa.Array]]] = {
         "group_metadata": _classic_records,
         "group_records": _other_records,
         "offset_commits": partial(_without_body, COMMIT_TOMBSTONE),
         "undecodable_records": partial(_without_body, UNREADABLE),
+        CHECKS: _missed_tombstones,
         POSITIONS: _saved_states,
     }
     convert = converters[table]
@@ -101,6 +103,20 @@ def _other_records(rows: pa.RecordBatch) -> dict[str, pa.Array]:
 
 def _without_body(type_: str, rows: pa.RecordBatch) -> dict[str, pa.Array]:
     return {**_of_any(rows), "type": pa.repeat(type_, len(rows))}
+
+
+def _missed_tombstones(rows: pa.RecordBatch) -> dict[str, pa.Array]:
+    """Return the tombstones of groups that their coordinators no longer had, as found by a poll after a stop."""
+    is_classic = pc.equal(rows["group_kind"], "classic")
+    checked_at = _ms(rows["checked_at"])
+    return {
+        **{name: rows[name] for name in ("record_partition", "group_id", "record_offset")},
+        "at": checked_at,
+        "type": pc.if_else(is_classic, CLASSIC, "ConsumerGroupMetadata"),
+        "is_polled": pa.repeat(pa.scalar(value=True), len(rows)),
+        "read_late_at": checked_at,
+        "read_at_once": pa.repeat(pa.scalar(value=False), len(rows)),
+    }
 
 
 def _saved_states(rows: pa.RecordBatch) -> dict[str, pa.Array]:

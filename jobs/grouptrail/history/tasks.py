@@ -20,6 +20,8 @@ from grouptrail.storage.schema import arrow_type, ddl_schema
 
 POSITIONS = "history_positions"
 
+CHECKS = "tombstone_checks"
+
 REBUILDING = -1
 """The partition in `history_positions` whose row marks a rebuild that is running or was interrupted."""
 

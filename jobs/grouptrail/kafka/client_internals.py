@@ -280,13 +280,15 @@ def describe_consumer_groups_request(group_ids: list[str]) -> Any:
     return ConsumerGroupDescribeRequest(group_ids=group_ids, include_authorized_operations=False)
 
 
-def committed_offsets_requests(admin: Any, group_ids: Iterable[str]) -> list[tuple[str | None, Any]]:
-    """Return the requests for all committed offsets of some groups, each with its group.
+def committed_offsets_requests(
+    admin: Any, groups: Mapping[str, Collection[tuple[str, int]] | None]
+) -> list[tuple[str | None, Any]]:
+    """Return the requests for committed offsets of groups, each with its group: in some partitions, or all (None).
 
     With None instead of a group it is one request for all: brokers know it since Kafka 3.0. Missing:
     `list_group_offsets` raises if one group has an error.
     """
-    return list(admin._list_group_offsets_requests(dict.fromkeys(group_ids)))
+    return list(admin._list_group_offsets_requests(groups))
 
 
 def list_offsets_request(admin: Any, specs: Mapping[Any, Any], isolation: Any) -> Any:

@@ -20,7 +20,8 @@ class PolledGroup:
     """A group as its coordinator describes it.
 
     `kind` is classic, consumer, share or streams. `described` has the fields of the coordinator's response, `commits`
-    are by topic and partition; both are None where the coordinator returned none, `problem` says why.
+    are by topic and partition; both are None where the coordinator returned none, `problem` says why. `is_gone`: it
+    has no group of this kind and name. `without_commit` are partitions that were asked for and have no commit.
     """
 
     group_id: str
@@ -30,3 +31,5 @@ class PolledGroup:
     described: Mapping[str, Any] | None = None
     commits: Mapping[tuple[str, int], Committed] | None = None
     problem: str | None = None
+    is_gone: bool = False
+    without_commit: frozenset[tuple[str, int]] = frozenset()

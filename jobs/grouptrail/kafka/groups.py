@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kafka import errors as client_errors
@@ -20,7 +21,8 @@ from grouptrail.kafka.group import Committed, PolledGroup
 
 _GROUPS_A_REQUEST = 50
 # Errors that need no warning, the next poll asks again: the coordinator moves, or the group is being deleted.
-_TRANSIENT = (14, 15, 16, 69)
+_GROUP_ID_NOT_FOUND = 69
+_TRANSIENT = (14, 15, 16, _GROUP_ID_NOT_FOUND)
 
 
 class Throttle:
@@ -36,6 +38,9 @@ class Throttle:
         self._next = max(self._next, now) + self._apart
         time.sleep(max(0.0, self._next - self._apart - now))
 
+
+PartitionsOf = Mapping[str, Collection[tuple[str, int]]]
+"""Partitions by group, as topic and number."""
 
 _DENIED = "describe groups: grant the principal DESCRIBE on the groups, or on the cluster for all of them"
 
@@ -81,13 +86,16 @@ class BrokerGroups(Cluster):
             for group in answer.groups
         ]
 
-    def describe(self, groups: Iterable[PolledGroup]) -> None:
-        """Fill in the description and commits of these groups, or why there are none."""
+    def describe(self, groups: Sequence[PolledGroup], partitions: PartitionsOf | None = None) -> None:
+        """Fill in the description and commits of these groups, or why there are none.
+
+        Groups of unknown kind have no description. `partitions` are as for `fetch_commits`.
+        """
         for kind, request in _DESCRIBING.items():
             for some in _parts([group for group in groups if group.kind == kind]):
                 self._describe(some, request)
         for some in _parts([group for group in groups if group.kind != "share"]):
-            self.fetch_commits(some)
+            self.fetch_commits(some, partitions)
 
     def _describe(self, groups: Sequence[PolledGroup], request: Callable[[list[str]], Any]) -> None:
         by_id = {group.group_id: group for group in groups}
@@ -95,16 +103,21 @@ class BrokerGroups(Cluster):
         for description in answer.groups:
             group = by_id[description.group_id]
             group.problem = _problem(description.error_code)
+            group.is_gone = _is_gone(description)
             if not description.error_code:
                 group.described = _classic(description) if group.kind == "classic" else description.to_dict()
 
-    def fetch_commits(self, groups: Sequence[PolledGroup]) -> None:
-        """Fill in the commits of these groups, or why there are none.
+    def fetch_commits(self, groups: Sequence[PolledGroup], partitions: PartitionsOf | None = None) -> None:
+        """Fill in the commits of these groups, or why there are none: all, or those of some partitions by group.
 
-        One request; before Kafka 3.0 one for each group.
+        One request; before Kafka 3.0 one for each group. Only a request that names partitions proves that one has no
+        commit: from all commits of a group the broker leaves out topics that the principal may not DESCRIBE.
         """
         by_id = {group.group_id: group for group in groups}
-        for group_id, request in self._ask(lambda admin: client_internals.committed_offsets_requests(admin, by_id)):
+        wanted = dict.fromkeys(by_id) if partitions is None else {name: partitions.get(name) or [] for name in by_id}
+        if not (wanted := {name: some for name, some in wanted.items() if some != []}):
+            return
+        for group_id, request in self._ask(lambda admin: client_internals.committed_offsets_requests(admin, wanted)):
             answer = self._send(lambda _admin, ready=request: ready)  # type: ignore[misc]
             for fetched in answer.groups if group_id is None else [answer]:
                 group = by_id[fetched.group_id if group_id is None else group_id]
@@ -114,6 +127,8 @@ class BrokerGroups(Cluster):
                 group.problem = group.problem or _problem(code)
                 if not code:
                     group.commits = dict(_commits(fetched.topics))
+                if not fetched.error_code:
+                    group.without_commit = frozenset(_without_commit(fetched.topics))
 
     def _send(self, request: Callable[[Any], Any]) -> Any:
         self._throttle.wait()
@@ -144,6 +159,23 @@ def _commits(topics: Iterable[Any]) -> Iterator[tuple[tuple[str, int], Committed
             if one.committed_offset >= 0:
                 committed = Committed(one.committed_offset, one.committed_leader_epoch, one.metadata or "")
                 yield (topic.name, one.partition_index), committed
+
+
+def _without_commit(topics: Iterable[Any]) -> Iterator[tuple[str, int]]:
+    for topic in topics:
+        for one in topic.partitions:
+            if one.committed_offset < 0 and not one.error_code:
+                yield topic.name, one.partition_index
+
+
+def _is_gone(description: Any) -> bool:
+    """Return whether a coordinator does not have a group, as a group of the kind that was asked for.
+
+    Before version 6 of DescribeGroups (KIP-1043) its state is Dead then, without an error.
+    """
+    if description.error_code:
+        return bool(description.error_code == _GROUP_ID_NOT_FOUND)
+    return bool(description.group_state == "Dead")
 
 
 def _problem(code: int) -> str | None:
@@ -180,7 +212,7 @@ class Brokers:
 
 
 class Coordinators:
-    """Committed offsets of groups, requested from the brokers that lead their partitions of the offsets topic.
+    """Groups as the brokers have them that lead their partitions of the offsets topic.
 
     Each broker gets at most `requests_per_second`; a request covers up to 50 groups.
     """
@@ -195,37 +227,62 @@ class Coordinators:
         `groups` gives the partition of the offsets topic for each group. Groups that were not reached within
         `seconds` are left out. Raises ClusterError if no broker answers.
         """
+        asked = [PolledGroup(group_id, "classic", "", "") for group_id in groups]
+        answered = self._ask(asked, groups, lambda broker, some: broker.fetch_commits(some), seconds)
+        return {group.group_id: _offsets_or_reason(group) for group in answered}
+
+    def describe(
+        self, kinds: Mapping[str, str], groups: Mapping[str, int], partitions: PartitionsOf, *, seconds: float
+    ) -> list[PolledGroup]:
+        """Return the groups with their description and their commits in these partitions, or why there are none.
+
+        `kinds` are classic or consumer, or empty if only the commits are wanted. Otherwise as `offsets`.
+        """
+        asked = [PolledGroup(group_id, kinds[group_id], "", "") for group_id in groups]
+        return self._ask(asked, groups, lambda broker, some: broker.describe(some, partitions), seconds)
+
+    def _ask(
+        self,
+        groups: Sequence[PolledGroup],
+        partition_of: Mapping[str, int],
+        question: Callable[[BrokerGroups, Sequence[PolledGroup]], None],
+        seconds: float,
+    ) -> list[PolledGroup]:
+        """Ask each group's coordinator; return the groups that have an answer or a problem."""
         deadline = time.monotonic() + seconds
-        of_partition: dict[int, list[str]] = defaultdict(list)
-        for group_id, partition in groups.items():
-            of_partition[partition].append(group_id)
-        of_broker: dict[tuple[int, str], list[str]] = defaultdict(list)
-        offsets: dict[str, dict[tuple[str, int], int] | str] = {}
+        of_partition: dict[int, list[PolledGroup]] = defaultdict(list)
+        for group in groups:
+            of_partition[partition_of[group.group_id]].append(group)
+        of_broker: dict[tuple[int, str], list[PolledGroup]] = defaultdict(list)
+        answered: list[PolledGroup] = []
         for metadata in self._cluster.partition_metadata({OFFSETS_TOPIC: list(of_partition)}):
+            led = of_partition[metadata.partition]
             if metadata.leader is None or metadata.server is None:
-                why = f"no broker leads its partition ({metadata.error})"
-                offsets |= dict.fromkeys(of_partition[metadata.partition], why)
+                answered += _with_problem(led, f"no broker leads its partition ({metadata.error})")
             else:
-                of_broker[metadata.leader, metadata.server] += of_partition[metadata.partition]
-        for (leader, server), group_ids in of_broker.items():
-            for some in _parts([PolledGroup(group_id, "classic", "", "") for group_id in group_ids]):
+                of_broker[metadata.leader, metadata.server] += led
+        for (leader, server), coordinated in of_broker.items():
+            left = coordinated
+            for some in _parts(coordinated):
                 if time.monotonic() > deadline:
                     break
                 try:
-                    self._brokers.groups(leader, server).fetch_commits(some)
+                    question(self._brokers.groups(leader, server), some)
                 except ClusterError as error:
-                    why = why_unanswered(error)
-                    offsets |= {
-                        group_id: f"broker {leader} {why}" for group_id in group_ids if group_id not in offsets
-                    }
+                    answered += _with_problem(left, f"broker {leader} {why_unanswered(error)}")
                     break
-                offsets |= {group.group_id: _offsets_or_reason(group) for group in some}
-        return offsets
+                answered += some
+                left = left[len(some) :]
+        return answered
 
     def close(self) -> None:
         """Close the connections."""
         self._cluster.close()
         self._brokers.close()
+
+
+def _with_problem(groups: Sequence[PolledGroup], problem: str) -> list[PolledGroup]:
+    return [replace(group, problem=problem) for group in groups]
 
 
 def _offsets_or_reason(group: PolledGroup) -> dict[tuple[str, int], int] | str:

@@ -19,6 +19,7 @@ from grouptrail.errors import one_line
 from grouptrail.jobs import LAG, JobContext, LagFeed
 from grouptrail.lag.calculator import TABLE
 from grouptrail.lag.groups import TABLES as GROUP_TABLES
+from grouptrail.lag.positions import CHECKS
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.shard import LagInputs
 from grouptrail.lag.shards import LagShards
@@ -62,7 +63,7 @@ def start(context: JobContext[LagSettings]) -> Query:
     shards it passes the newest rows to the context's feed, by the feed's live commits too.
     """
     warehouse, settings = context.warehouse, context.settings
-    warehouse.ensure((SAMPLES, OFFSET_COMMITS, *GROUP_TABLES, TABLE, COMMITTED))
+    warehouse.ensure((SAMPLES, OFFSET_COMMITS, CHECKS, *GROUP_TABLES, TABLE, COMMITTED))
     checkpoint = warehouse.checkpoint(LAG.name)
     recovered = checkpoint.open(warehouse.tables(LAG.writes))
     inputs = LagInputs(warehouse, context.kafka, settings, once=context.once)

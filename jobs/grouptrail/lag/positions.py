@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from grouptrail.lag.clocks import of_partitions
 from grouptrail.lag.index import UNKNOWN, Ints, at_numbers, ints, ranks, whole
 from grouptrail.storage.positions import updated
-from grouptrail.storage.schema import compact, table_schema
+from grouptrail.storage.schema import columns_of, compact, table_schema
 
 TABLE = "committed_offsets"
 
@@ -26,6 +26,13 @@ COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 """The columns that are read from `offset_commits`."""
 READ = compact(COMMITS)
 """The same columns, as many of their rows are kept: texts have numbers, which are faster to copy and to compare."""
+CHECKS = "tombstone_checks"
+CHECKED = columns_of(
+    CHECKS,
+    ("cluster", "record_partition", "record_offset", "checked_at", "group_id", "topic", "partition", "is_gone"),
+)
+"""The columns that are read from `tombstone_checks`, where `IS_GONE`: of committed offsets that are gone."""
+IS_GONE = pc.field("is_gone") & pc.field("topic").is_valid()
 
 
 class Positions:
@@ -142,6 +149,15 @@ def from_records(rows: pa.Table) -> pa.Table:
     """Return decoded rows of `offset_commits` as `COMMITS`; columns that a decoder cannot know are null."""
     known = {field.name: rows[field.name] for field in COMMITS if field.name in rows.column_names}
     return pa.table([known.get(field.name, pa.nulls(len(rows), field.type)) for field in COMMITS], schema=COMMITS)
+
+
+def from_checks(rows: pa.Table) -> pa.Table:
+    """Return rows of `tombstone_checks` about committed offsets that are gone as tombstones (`COMMITS`).
+
+    They replace what had been read when the coordinator was asked, and not what was read later.
+    """
+    tombstones = rows.append_column("is_tombstone", pa.array(np.full(len(rows), True)))
+    return from_records(tombstones.append_column("record_at", rows["checked_at"]))
 
 
 def to_stored(commits: pa.Table) -> pa.Table:

@@ -33,7 +33,18 @@ from grouptrail.lag.group_status import GroupStatus
 from grouptrail.lag.groups import GroupStatuses
 from grouptrail.lag.held_back import Offsets
 from grouptrail.lag.index import MICROS, UNKNOWN, Ints, ints, moment
-from grouptrail.lag.positions import READ, STORED, after, from_records, from_stored, to_stored
+from grouptrail.lag.positions import (
+    CHECKED,
+    CHECKS,
+    IS_GONE,
+    READ,
+    STORED,
+    after,
+    from_checks,
+    from_records,
+    from_stored,
+    to_stored,
+)
 from grouptrail.lag.positions import TABLE as COMMITTED
 from grouptrail.lag.retention_inputs import RetentionInputs
 from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_times, spans
@@ -119,6 +130,7 @@ class LagState:
         self._calculator: LagCalculator | None = None
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
+        self._missed: NewRows | None = None
         self.has_new_commits = True
         """Whether there are commits that `commits` has not returned."""
         self._failures: set[str] = set()
@@ -239,10 +251,14 @@ class LagState:
     def _add_commits(self, calculator: LagCalculator, known: Ints = _NONE_KNOWN) -> bool:
         """Read the new commits and add those after the known ones; return whether there were any."""
         assert self._commits is not None
+        assert self._missed is not None
         count = 0
         for commits in self._commits.fresh():
             count += len(commits)
             calculator.positions.add(after(commits, known))
+        for checks in self._missed.fresh():
+            count += len(checks)
+            calculator.positions.add(from_checks(checks))
         self.has_new_commits |= count > 0
         return count > 0
 
@@ -268,6 +284,8 @@ class LagState:
         commits, newest, source = self._stored_commits(ours)
         calculator.positions.add(commits)
         self._commits = self._warehouse.table(OFFSET_COMMITS).new_rows(READ, ours, source)
+        gone = IS_GONE if ours is None else ours & IS_GONE
+        self._missed = self._warehouse.table(CHECKS).new_rows(CHECKED, gone)
         self._add_commits(calculator, newest)
         return calculator
 

@@ -30,6 +30,7 @@ Ends = Mapping[str | None, Mapping[int, int]]
 RANGE_COLUMNS = (
     *("record_partition", "start_offset", "end_offset", "last_stable_offset", "earliest_record_at"),
     *("latest_record_at", "group_metadata", "group_records", "undecodable_records", "batch_id", "landed_at"),
+    *("holes", "lost", "source"),
 )
 
 
