@@ -217,6 +217,7 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
     intervals = _with_group(snapshot.intervals)
     rows = {
         "info": groups.append_column("value", _ones(len(groups))),
+        "owner_info": _with_group(snapshot.owners).append_column("value", _ones(len(snapshot.owners))),
         "members": _valued(groups, "member_count"),
         "state": _states(groups),
         "generation": _valued(groups, "generation"),
@@ -226,6 +227,8 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
         "rebalance_interval_seconds": intervals,
         "offset_commits_total": grouped(_with_group(snapshot.commits), ["group"], "count", "sum"),
     }
+    if not len(snapshot.owners):
+        del rows["owner_info"]
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
 
 

@@ -148,13 +148,14 @@ def _fine_enough(families: Iterable[Family], config: ExporterConfig) -> list[Fam
 def _allowed(snapshot: Snapshot, config: ExporterConfig) -> Snapshot:
     """Return the snapshot of the allowed groups and topics; the same object if all are allowed."""
     groups = _groups(snapshot)
-    topics = {topic for rows in (snapshot.lag, snapshot.extent) for topic in pc.unique(rows["topic"]).to_pylist()}
+    of_topics = {name: getattr(snapshot, name) for name in ("lag", "extent", "owners")}
+    topics = {topic for rows in of_topics.values() for topic in pc.unique(rows["topic"]).to_pylist()}
     kept_groups = {group for group in groups if is_allowed(group, config.allow_groups, config.deny_groups)}
     kept_topics = {topic for topic in topics if is_allowed(topic, config.allow_topics, config.deny_topics)}
     if kept_topics != topics:
         names = pa.array(sorted(kept_topics), pa.string())
-        lag, extent = (rows.filter(pc.is_in(rows["topic"], names)) for rows in (snapshot.lag, snapshot.extent))
-        snapshot = replace(snapshot, lag=lag, extent=extent)
+        allowed = {name: rows.filter(pc.is_in(rows["topic"], names)) for name, rows in of_topics.items()}
+        snapshot = replace(snapshot, **allowed)
     return snapshot if kept_groups == groups else snapshot.of(kept_groups)
 
 
@@ -205,7 +206,7 @@ def _costs(
     costs = []
     for family in families:
         labels = family.labels.values()
-        if "topic" in labels:
+        if _is_of_lag(family):
             cost = of_rows(replace(family, rows=topics))
             of_topics = pc.add(of_topics, pc.multiply(cost, extent["positions"]) if "partition" in labels else cost)
         else:
@@ -213,6 +214,12 @@ def _costs(
     costs.append(pa.table({"group": extent["group_id"], "cost": of_topics}))
     sums = pa.concat_tables(costs).group_by("group").aggregate([("cost", "sum")])
     return _by_group(sums["group"], sums["cost_sum"])
+
+
+def _is_of_lag(family: Family) -> bool:
+    """Return whether a family's rows are made from those of lag, which a snapshot may lack."""
+    labels = {*family.labels.values()}
+    return "topic" in labels and "member_id" not in labels
 
 
 def _row_series(family: Family) -> pa.Array:
@@ -246,9 +253,9 @@ def _most_series(snapshot: Snapshot, families: Iterable[Family]) -> int:
     count = 0
     for family in families:
         count += family.series
-        if "topic" in (labels := family.labels.values()):
+        if _is_of_lag(family):
             positions = pc.sum(snapshot.extent["positions"]).as_py() or 0
-            count += positions if "partition" in labels else len(snapshot.extent)
+            count += positions if "partition" in family.labels.values() else len(snapshot.extent)
     return count
 
 

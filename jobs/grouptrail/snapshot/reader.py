@@ -90,8 +90,15 @@ _READ_FOR_MEMBERS = {
     ),
 }  # fmt: skip
 
+_READ_FOR_OWNERS = {
+    "partition_ownership": (
+        "cluster", "group_id", "topic", "partition", "member_id", "client_id", "owned_from", "owned_until", "is_open",
+    ),
+    "memberships": ("cluster", "group_id", "member_id", "client_host", "is_open"),
+}  # fmt: skip
+
 _COUNTED_BY_GROUP = ("rebalances", "intervals", "commits")
-BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP, "ownership", "unassigned")
+BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP, "ownership", "unassigned", "owners")
 """The tables of a snapshot that have the column group_id."""
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
 
@@ -138,7 +145,8 @@ class StoredRows:
     `facts`: the cluster, in full for aliases that have it. Only for aliases there are rows of `logs`, the newest
     sample of each partition: topic, partition, log_start_offset, log_end_offset; `ownership`: group_id, topic, and
     how many partitions of it how many members own; `unassigned`: group_id, and how many members own nothing, if any.
-    `followed`: the brokers' log files that are followed now.
+    `owners`, only if they are served: group_id, topic, partition, member_id, client_id, client_host of each owned
+    partition, once. `followed`: the brokers' log files that are followed now.
     `history_waits_since` is as in `Snapshot.newest`; `silence` is None if the newest sample of the logs was answered.
     """
 
@@ -157,6 +165,7 @@ class StoredRows:
     logs: pa.Table
     ownership: pa.Table
     unassigned: pa.Table
+    owners: pa.Table
     followed: tuple[FollowedFile, ...]
 
     @property
@@ -260,12 +269,15 @@ class SnapshotReader:
         asked_for = set(cluster.exporter.also_as)
         self._has_topics = bool(asked_for & EXPORTERS_OF_TOPICS)
         self._has_members = bool(asked_for & _EXPORTERS_OF_MEMBERS)
+        self._has_owners = cluster.exporter.owner_info
         read = _READ | (_READ_FOR_MEMBERS if self._has_members else {})
+        read |= _READ_FOR_OWNERS if self._has_owners else {}
         self._tables = OpenTables([table.location for table in warehouse.tables(read)], read)
         self._facts = ClusterFactsReader(
             warehouse, has_details=self._has_topics, sizes_interval_seconds=cluster.sizes_seconds
         )
         self._owned: tuple[tuple[str, int], pa.Table, pa.Table] | None = None
+        self._owners: tuple[tuple[int, ...], pa.Table] | None = None
         self._newest_lag = NewestSample(cluster.name, self._tables, "consumer_lag")
         self._newest_answer = NewestSample(cluster.name, self._tables, "log_offsets", _IS_ANSWER)
         self._commits = Totals(
@@ -384,6 +396,7 @@ class SnapshotReader:
             logs=self._logs(facts),
             ownership=ownership,
             unassigned=unassigned,
+            owners=self._owners_of(groups),
             followed=self._followed(),
         )
 
@@ -437,6 +450,30 @@ class SnapshotReader:
         unassigned = pa.table({"group_id": stable["group_id"], "members": idle})
         unassigned = unassigned.filter(pc.fill_null(pc.greater(idle, 0), False))
         return ownership, unassigned.cast(_NO_UNASSIGNED.schema)
+
+    def _owners_of(self, groups: pa.Table) -> pa.Table:
+        """Return the owner of each partition of groups of consumers, the newest if a table has two."""
+        tables = [self._tables.get(name) for name in _READ_FOR_OWNERS] if self._has_owners else [None]
+        opened = [table for table in tables if table is not None]
+        if len(opened) < len(tables):
+            return _NO_OWNERS
+        versions = tuple(table.version() for table in opened)
+        if self._owners is None or self._owners[0] != versions:
+            owned = self._tables.rows(
+                "SELECT group_id, topic, partition, member_id, client_id, owned_from FROM partition_ownership "
+                f"WHERE {self._ours()} AND is_open AND owned_until IS NULL AND partition >= 0"
+            )
+            hosts = self._tables.rows(
+                "SELECT group_id, member_id, max(client_host) AS client_host FROM memberships "
+                f"WHERE {self._ours()} AND is_open GROUP BY group_id, member_id"
+            )
+            owned = positions.newest(owned, ["group_id", "topic", "partition"], order="owned_from")
+            owned = owned.join(hosts, ["group_id", "member_id"])
+            known = pc.fill_null(owned["client_host"], "")
+            owned = owned.set_column(owned.column_names.index("client_host"), "client_host", known)
+            self._owners = versions, owned.select(_NO_OWNERS.column_names).cast(_NO_OWNERS.schema)
+        consumers = groups.filter(pc.equal(groups["protocol_type"], "consumer"))
+        return _of(consumers["group_id"].combine_chunks(), self._owners[1])
 
     def _lag(self, published: pa.Table | None) -> pa.Table | LargeSample:
         return self._stored_lag() if published is None else self._published_lag(published)
@@ -751,6 +788,12 @@ _NO_REBALANCES = _empty(
 _NO_LOGS = _empty(topic=pa.string(), partition=pa.int32(), log_start_offset=pa.int64(), log_end_offset=pa.int64())
 _NO_OWNERSHIP = _empty(group_id=pa.string(), topic=pa.string(), partitions=pa.int64(), members=pa.int64())
 _NO_UNASSIGNED = _empty(group_id=pa.string(), members=pa.int64())
+_NO_OWNERS = _empty(
+    group_id=pa.string(),
+    topic=pa.string(),
+    partition=pa.int32(),
+    **dict.fromkeys(("member_id", "client_id", "client_host"), pa.string()),
+)
 NO_DELETED = _empty(group_id=pa.string(), deleted_at=pa.timestamp("us", "UTC"))
 _WAITS = pa.schema([("processed_before", pa.timestamp("us", "UTC"))])
 _NO_LAG = columns_of("consumer_lag", LAG_COLUMNS).empty_table()
