@@ -54,6 +54,8 @@ def figure(config: Config, name: str, reader: SnapshotReader | None = None) -> d
 def test_families_cover_every_registered_metric_in_order(config: Config) -> None:
     """The metrics at the end of the page are added by the scrape itself."""
     lay_everything(config)
+    lay(config, "memberships")
+    config = configured(config.warehouse, owner_info=True)
     names = [family.name for family in families(snapshot_reader(config).read())]
     jobs = {"lag": JobState(is_running=True, restarts=0)}
     end = {family.name for family in momentary_families(snapshot_reader(config).read(), errors=0, jobs=jobs)}

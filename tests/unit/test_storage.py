@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from grouptrail.storage.schema import table_schema
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from servers.object_store import BUCKET, object_store
 from support.from_config import snapshot_reader
+from support.small_tables import lay
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,24 @@ def test_storage_spark_settings_map_delta_rs_options_to_hadoop_names(config: Con
     virtual = {"aws_endpoint_url": "https://s3", "aws_virtual_hosted_style_request": "true"}
     assert object_stores.spark_settings("s3a://lake/x", virtual)["spark.hadoop.fs.s3a.path.style.access"] == "false"
     assert object_stores.spark_settings("/lake/x", options) == {}
+
+
+@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
+def test_storage_catalog_managed_table_is_refused_with_one_line(tmp_path: Path, feature: str) -> None:
+    """Its newest commits are known only to the catalog: what the folder holds may be old."""
+    config = Config(warehouse=str(tmp_path))
+    lay(config, "generations", {"generation": 1})
+    table = warehouse_of(config).table("generations")
+    commit = Path(table.path, "_delta_log", f"{0:020}.json")
+    features = {"readerFeatures": [feature, "vacuumProtocolCheck"]}
+    features["writerFeatures"] = [*features["readerFeatures"], "inCommitTimestamp"]
+    protocol = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, **features}}
+    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+    actions = [protocol if "protocol" in action else action for action in actions]
+    commit.write_text("".join(f"{json.dumps(action)}\n" for action in actions), "utf-8")
+    with pytest.raises(TableError, match="catalog-managed") as refused:
+        table.open()
+    assert "\n" not in str(refused.value)
 
 
 def test_storage_options_come_from_file_and_environment_with_secrets_redacted(tmp_path: Path) -> None:
