@@ -27,7 +27,7 @@ from grouptrail.history.job import HistoryBatchWriter, HistoryError, refuse_half
 from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE
 from grouptrail.history.rebuild import READ_OR_WRITTEN, read_on_driver, rebuild
 from grouptrail.history.rows import TABLES
-from grouptrail.history.tasks import POSITIONS
+from grouptrail.history.tasks import CHECKS, POSITIONS
 from grouptrail.jobs import HISTORY
 from grouptrail.kafka.log import LogBounds
 from grouptrail.quality.snapshot import take
@@ -340,9 +340,23 @@ def test_records_of_all_kinds_are_read_alike_by_the_driver_and_spark(warehouse: 
     pattern = '{"groupId": "g", "regularExpression": "^\\"\\\\d+\\u00e9$"}'
     kind = {**polled, "record_type": "ConsumerGroupRegularExpression", "value_json": None}
     append(warehouse, "group_records", {**kind, "key_json": pattern}, {**kind, "key_json": "{}"})
+    answer = {"record_partition": 0, "record_offset": 1, "is_gone": True, "checked_at": NOON + timedelta(days=3)}
+    gone_ones = [
+        answer | {"topic": "", "partition": -1, "group_id": kind, "group_kind": kind}
+        for kind in ("classic", "consumer")
+    ]
+    others = [answer | {"topic": "orders", "partition": 0}, answer | {"is_gone": False, "topic": ""}]
+    append(warehouse, CHECKS, *gone_ones, *others, answer | {"record_offset": 10**9, "topic": ""})
     on_driver = read_records(warehouse, covered)
     assert on_driver is not None
     rows = in_order(on_driver.to_pylist())
+    checked_at = answer["checked_at"].timestamp() * 1000
+    assert {
+        (row["group_id"], row["type"]) for row in rows if row["read_late_at"] == checked_at and row["is_polled"]
+    } == {
+        ("classic", CLASSIC),
+        ("consumer", "ConsumerGroupMetadata"),
+    }
     assert rows == in_order(scan_records(warehouse, covered).toArrow().to_pylist())
     assert {row["type"] for row in rows} >= {CLASSIC, COMMIT_TOMBSTONE, kind["record_type"]}
     names = {row["name"] for row in rows if row["type"] == kind["record_type"]}

@@ -31,7 +31,7 @@ _RECORDS = ("group_metadata", "group_records", "offset_commits", "undecodable_re
 _OF_GROUPS = {
     "offset_commits": "is_tombstone AND ",
     "undecodable_records": "group_id IS NOT NULL AND key_type > 1 AND ",
-    CHECKS: "is_gone AND topic IS NULL AND ",
+    CHECKS: "is_gone AND topic = '' AND ",
 }
 # A worker of Spark converts and folds as many at a time; Spark's default would fill its memory.
 _RECORDS_A_BATCH = 2_048

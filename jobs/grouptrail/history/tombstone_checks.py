@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from grouptrail.jobs import JobContext
 
 _COMMITTED = "committed_offsets"
+OF_GROUP = {"topic": "", "partition": -1}
+"""The columns of a row of `tombstone_checks` that is about a group, and not about one of its commits."""
 _COLUMNS = ("record_partition", "end_offset", "last_stable_offset", "holes", "lost", "landed_at", "source")
 _ROWS_AT_A_TIME = 100_000
 _SECONDS_A_CHECK = 20.0
@@ -128,7 +130,7 @@ def unheard_groups(
     asked = {
         row["group_id"]
         for row in checked
-        if row["topic"] is None
+        if not row["topic"]
         and row["record_partition"] in stops
         and row["checked_at"] >= stops[row["record_partition"]].until
     }
@@ -177,7 +179,7 @@ def answers(
         }
         is_gone = group.is_gone and not group.commits
         if why_open(about, group) is None:
-            rows.append({**same, "topic": None, "partition": None, "is_gone": is_gone})
+            rows.append({**same, **OF_GROUP, "is_gone": is_gone})
         gone = about.partitions if is_gone else group.without_commit & about.partitions
         rows += [
             {**same, "topic": topic, "partition": partition, "is_gone": True} for topic, partition in sorted(gone)
@@ -236,7 +238,7 @@ class TombstoneChecks:
         self._stops.remove(due.keys() - open_in)
         if unheard:
             self._log_once(_summary(max(stop.seconds for stop in due.values()), len(unheard), rows, left))
-        return any(row["is_gone"] and row["topic"] is None for row in rows)
+        return any(row["is_gone"] and not row["topic"] for row in rows)
 
     def _stops_before(self, progress: pa.Table) -> Stops:
         stops = Stops(timedelta(minutes=self._settings.history.tombstones_retention_minutes))
@@ -282,8 +284,8 @@ class TombstoneChecks:
 
 
 def _summary(seconds: float, count: int, rows: Sequence[Mapping[str, Any]], left: Mapping[str, str]) -> str:
-    groups = sum(row["is_gone"] and row["topic"] is None for row in rows)
-    offsets = sum(row["topic"] is not None for row in rows)
+    groups = sum(row["is_gone"] and not row["topic"] for row in rows)
+    offsets = sum(bool(row["topic"]) for row in rows)
     line = (
         f"history: decoding was stopped for {seconds / 3600:,.1f} h, longer than tombstones are kept: coordinators "
         f"were asked for {count:,} groups; {groups:,} groups and {offsets:,} committed offsets are gone"

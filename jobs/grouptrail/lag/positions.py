@@ -32,7 +32,7 @@ CHECKED = columns_of(
     ("cluster", "record_partition", "record_offset", "checked_at", "group_id", "topic", "partition", "is_gone"),
 )
 """The columns that are read from `tombstone_checks`, where `IS_GONE`: of committed offsets that are gone."""
-IS_GONE = pc.field("is_gone") & pc.field("topic").is_valid()
+IS_GONE = pc.field("is_gone") & (pc.field("topic") != "")
 
 
 class Positions:
