@@ -98,7 +98,15 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {**PLACE, "error": None},
     ],
     "consumer_lag": [
-        {**PLACE, "status": "FINE", "lag": 7, "log_end_offset": 9, "committed_offset": 1, "lost_records": -1},
+        {
+            **PLACE,
+            "status": "FINE",
+            "lag": 7,
+            "log_end_offset": 9,
+            "committed_offset": 1,
+            "lost_records": -1,
+            "readable_lag": 8,
+        },
         {**PLACE, "lag": 0, "lag_seconds": 5.0, "lost_records": 3, "log_start_offset": 0, "committed_offset": 0},
         {**PLACE, "status": None},
     ],

@@ -45,7 +45,7 @@ def lag_row(partition: int = 0, **values: Any) -> dict[str, Any]:
     return {
         "topic": "orders", "partition": partition, "sampled_at": now(), "committed_offset": 100 - lag,
         "commit_at": now() - timedelta(seconds=2), "log_start_offset": 10, "log_end_offset": 100,
-        "last_stable_offset": 100, "lag": lag, "lost_records": 0, "lag_seconds": 1.5 * partition,
+        "last_stable_offset": 100, "lag": lag, "lost_records": 0, "readable_lag": lag, "lag_seconds": 1.5 * partition,
         "lag_seconds_method": "observed", "lag_seconds_error": 1.0, "consume_rate": 2.0, "produce_rate": 1.0,
         "catch_up_seconds": float(lag), "status": "WARN" if lag else "OK", "status_reason": "by rule",
     } | values  # fmt: skip

@@ -91,7 +91,7 @@ def scrape(exporter: Exporter) -> dict[str, list[tuple[dict[str, str], float]]]:
 def exporter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporter]:
     """An exporter of tables with rows in each, with all other exporters' names."""
     everyone = "kafka_exporter,kminion,burrow,kafka-lag-exporter"
-    config = configured(tmp_path_factory.mktemp("lake"), also_as=everyone, owner_info=True)
+    config = configured(tmp_path_factory.mktemp("lake"), also_as=everyone, owner_info=True, readable_lag=True)
     lay_everything(config)
     lay(config, "memberships")
     with exporter_of([config], lambda _: None) as running:

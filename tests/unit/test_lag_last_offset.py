@@ -86,7 +86,7 @@ def test_status_of_a_client_that_commits_the_last_offset_is_ok_after_three_pause
     assert alerts(rows) == set()
     newest = rows[-1]
     assert (newest["lag"], newest["lag_seconds"], newest["silent_seconds"]) == (1, 0, 0)
-    assert (newest["catch_up_seconds"], newest["pauses_with_one_left"]) == (0, 7)
+    assert (newest["catch_up_seconds"], newest["pauses_with_one_left"], newest["readable_lag"]) == (0, 7, 0)
     assert newest["status_reason"] == (
         "nothing is left to read: one offset is left, as at 7 pauses: the client commits the last offset that it has "
         "read instead of the next one"

@@ -203,6 +203,8 @@ class ExporterConfig(Section):
         tuple[Literal["kafka_exporter", "kminion", "burrow", "kafka-lag-exporter"], ...], SplitText
     ] = ()
     """Exporters whose metric names are served, too: `kafka_exporter`, `kminion`, `burrow`, `kafka-lag-exporter`."""
+    readable_lag: bool = False
+    """Serve lag without offsets that are known to hold no record to read, for scalers."""
     owner_info: bool = False
     """Serve which member, client and host each partition belongs to, as a metric to join with lag."""
     web_config_file: Path | None = None

@@ -170,6 +170,7 @@ def _partitions(lag: pa.Table) -> dict[str, pa.Table]:
         "catch_up_seconds": catch_up(lag),
         "committed_offset": lag["committed_offset"],
         "lost_records": lag["lost_records"],
+        "readable_lag": lag["readable_lag"],
         "time_to_loss_seconds": lag["time_to_loss_seconds"],
         "status": _ones(len(lag)),
     }
@@ -227,8 +228,6 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
         "rebalance_interval_seconds": intervals,
         "offset_commits_total": grouped(_with_group(snapshot.commits), ["group"], "count", "sum"),
     }
-    if not len(snapshot.owners):
-        del rows["owner_info"]
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}
 
 

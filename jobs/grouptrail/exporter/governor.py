@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _FINER = {"partition": (), "topic": ("partition",), "group": ("partition", "topic")}
 
+_OPT_IN = {"kafka_consumer_group_owner_info": "owner_info", "kafka_consumer_group_readable_lag": "readable_lag"}
+"""The settings of families that are served only if they are set."""
+
 # The maximum number of series with `group="other"`, in our metrics and again in their aliases.
 _OTHER_SERIES = 16
 # Their labels are our own words, and the cluster's name.
@@ -130,7 +133,8 @@ def governed_topics(
 
 def _families(snapshot: Snapshot, config: ExporterConfig, aliases: Sequence[Alias]) -> list[Family]:
     is_needed = any(alias.source in GROUP_SOURCES for alias in aliases)
-    return _at_granularity(group_families(snapshot), config, aliases, [*group_sources(snapshot)] if is_needed else [])
+    own = [family for family in group_families(snapshot) if getattr(config, _OPT_IN.get(family.name, ""), True)]
+    return _at_granularity(own, config, aliases, [*group_sources(snapshot)] if is_needed else [])
 
 
 def _at_granularity(

@@ -732,6 +732,7 @@ class LagCalculator:
             "last_stable_offset": whole(logs["last_stable_offset"]),
             "lag": _or_null(lag.lag),
             "lost_records": _or_null(lag.lost),
+            "readable_lag": _or_null(lag.readable),
             "lag_seconds": _seconds(age.seconds),
             "lag_seconds_method": age.methods.codes(),
             "lag_seconds_error": _seconds(age.errors),

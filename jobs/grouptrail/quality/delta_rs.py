@@ -16,24 +16,13 @@ from grouptrail.query.views import DELTA_RS
 from grouptrail.storage import reader
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.damage import require_undamaged
-from grouptrail.storage.datafusion import DataFusion
+from grouptrail.storage.datafusion import DataFusion, null_of
 from grouptrail.storage.errors import TableError
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.reader import Commit, OpenTable
 from grouptrail.storage.result_rows import column_names, first_rows, rows
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.warehouse import Warehouse
-
-_TYPES = {
-    "binary": "BYTEA",
-    "boolean": "BOOLEAN",
-    "smallint": "SMALLINT",
-    "int": "INT",
-    "bigint": "BIGINT",
-    "double": "DOUBLE",
-    "string": "STRING",
-    "timestamp": "TIMESTAMP WITH TIME ZONE",
-}
 
 
 class CheckedTables:
@@ -138,9 +127,9 @@ class CheckedTables:
         commit = self._taken.versions.get(name)
         lacking = set(commit.lacking if commit else ())
         nulls = (
-            f", CAST(NULL AS {_TYPES[column.type]}) AS {column.name}"
+            f", {null_of(column.type)} AS {column.name}"
             for column in contracts.tables()[name].columns
-            if column.name in lacking and column.type in _TYPES
+            if column.name in lacking
         )
         return (
             f"SELECT *{''.join(nulls)} FROM all_{name} WHERE cluster = {datafusion_literal(self._warehouse.cluster)}"

@@ -24,16 +24,18 @@ from grouptrail.storage.damage import (
 from grouptrail.storage.reader import READ_ERRORS, OpenTable, by_file, column_names, one_line, panics_as_errors
 from grouptrail.storage.sql import datafusion_identifier
 
-_NULLS = {
-    "binary": "CAST(NULL AS BYTEA)",
-    "boolean": "CAST(NULL AS BOOLEAN)",
-    "smallint": "CAST(NULL AS SMALLINT)",
-    "int": "CAST(NULL AS INT)",
-    "bigint": "CAST(NULL AS BIGINT)",
-    "double": "CAST(NULL AS DOUBLE)",
-    "string": "CAST(NULL AS VARCHAR)",
-    "timestamp": "arrow_cast(NULL, 'Timestamp(Microsecond, Some(\"UTC\"))')",
+_CASTS = {
+    "binary": "CAST({} AS BYTEA)",
+    "boolean": "CAST({} AS BOOLEAN)",
+    "smallint": "CAST({} AS SMALLINT)",
+    "int": "CAST({} AS INT)",
+    "bigint": "CAST({} AS BIGINT)",
+    "double": "CAST({} AS DOUBLE)",
+    "string": "CAST({} AS VARCHAR)",
+    "timestamp": "arrow_cast({}, 'Timestamp(Microsecond, Some(\"UTC\"))')",
 }
+# Not NULL: delta-rs 1.6 takes a filter that is always null, such as NULL = 1, for one that all rows pass.
+_NULL = "nullif(cluster, cluster)"
 _NOTHING: Mapping[str, str] = {}
 # Beginnings of errors that the query is to blame for, not a file.
 _OF_QUERY = re.compile(
@@ -184,12 +186,14 @@ def _columns_of_contract(name: str, table: OpenTable) -> list[str]:
         f"{datafusion_identifier(field.name)} AS {datafusion_identifier(renamed.get(field.name, field.name))}"
         for field in table.schema().fields
     ]
-    return [*kept, *(f"{_null(column.type)} AS {column.name}" for column in added)]
+    return [*kept, *(f"{null_of(column.type)} AS {column.name}" for column in added)]
 
 
-def _null(type_: str) -> str:
-    """Return a null of a column type (SQL)."""
-    return _NULLS[type_] if type_ in _NULLS else f"CASE WHEN FALSE THEN {_of_nulls(type_)} END"
+def null_of(type_: str) -> str:
+    """Return a null of a column type (SQL), in a query of a table that has the column `cluster`."""
+    if type_ in _CASTS:
+        return _CASTS[type_].format(_NULL)
+    return f"CASE WHEN {_NULL} IS NOT NULL THEN {_of_nulls(type_)} END"
 
 
 def _of_nulls(type_: str) -> str:
@@ -202,4 +206,4 @@ def _of_nulls(type_: str) -> str:
         fields = struct_fields(type_[len("struct<") : -1])
         named = (f"'{name}', {_of_nulls(of)}" for name, of in fields)
         return f"named_struct({', '.join(named)})"
-    return _NULLS[type_]
+    return _CASTS[type_].format("NULL")

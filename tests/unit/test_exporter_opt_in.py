@@ -1,4 +1,4 @@
-"""The metric that says who owns each partition, to join with lag."""
+"""Metrics that are served only if a setting asks for them: who owns each partition, and lag for scalers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from grouptrail.exporter.families import group_families
 from grouptrail.exporter.governor import governed
-from support.exporter_tables import OPEN, configured, figures, lay_everything, now
+from support.exporter_tables import OPEN, configured, figures, lag_row, lag_table, lay_everything, now
 from support.from_config import snapshot_reader
 from support.small_tables import lay
 
@@ -59,7 +58,13 @@ def test_owner_info_of_what_has_no_series_by_partition_is_not_served(
     assert not served(tmp_path, **exporter)
 
 
-def test_owner_info_is_off_by_default(tmp_path: Path) -> None:
-    lay_owners(tmp_path)
-    snapshot = snapshot_reader(configured(tmp_path)).read()
-    assert NAME not in {family.name for family in group_families(snapshot)}
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_readable_lag_is_served_where_it_is_known_if_it_is_asked_for(tmp_path: Path, *, is_asked_for: bool) -> None:
+    config = configured(tmp_path, readable_lag=is_asked_for)
+    rows = lag_table(lag_row(0, lag=5, readable_lag=2), lag_row(1, lag=5, readable_lag=None))
+    families = governed(snapshot_reader(config).read(rows), config.exporter).families
+    assert NAME not in {family.name for family in families}
+    if is_asked_for:
+        assert figures(families, "kafka_consumer_group_readable_lag") == {("billing", "orders", "0"): 2}
+    else:
+        assert "kafka_consumer_group_readable_lag" not in {family.name for family in families}
