@@ -20,7 +20,7 @@ from grouptrail.console.progress import Log
 from grouptrail.errors import GrouptrailError
 from grouptrail.spark.jars import fetch_jars, silent
 from grouptrail.spark.java import cache_folder
-from grouptrail.wire.layout import Field, Message, Versions, record_types
+from grouptrail.wire.layout import Field, Message, Versions, messages
 
 NEWEST = "4.4.0"
 """The release that the layouts are derived from; its broker may be newer than those of the tests."""
@@ -31,23 +31,27 @@ Definition = dict[str, Any]
 # default. A field is its name, its type, whether it may be null, and its own struct.
 Shape = tuple[list[Any], dict[int, Any]]
 
-_JARS = ("kafka-group-coordinator", "kafka-clients")
-
 
 def fetch(release: str = NEWEST, log: Log = silent) -> Path:
     """Return the folder with the jars that define a release's messages; download them unless the broker is there."""
     broker = cache_folder() / "kafka" / release
     if broker.is_dir():
         return broker
-    jars = tuple(f"org.apache.kafka:{jar}:{release}" for jar in _JARS)
-    return fetch_jars(f"kafka-messages/{release}", alone=jars, log=log)
+    jars = tuple(f"org.apache.kafka:{jar}:{release}" for jar in _jars(release))
+    return fetch_jars(f"kafka-definitions/{release}", alone=jars, log=log)
+
+
+def _jars(release: str) -> tuple[str, ...]:
+    """Return the names of the jars with message definitions; Kafka 3 has no share coordinator."""
+    jars = ("kafka-group-coordinator", "kafka-clients")
+    return jars if release.startswith("3.") else (*jars, "kafka-share-coordinator")
 
 
 @cache
 def definitions(release: str = NEWEST) -> dict[str, Definition]:
-    """Return the message definitions of a release's group coordinator and clients, by name."""
+    """Return the message definitions of a release's group and share coordinators and clients, by name."""
     documents = {}
-    for jar in _JARS:
+    for jar in _jars(release):
         with zipfile.ZipFile(fetch(release) / f"{jar}-{release}.jar") as archive:
             for name in archive.namelist():
                 if name.startswith("common/message/") and name.endswith(".json"):
@@ -61,6 +65,11 @@ def record_names(release: str = NEWEST) -> list[str]:
     kinds = ("coordinator-key", "data")  # what 3.9 calls them
     named = [name for name, document in definitions(release).items() if document["type"] in kinds]
     return sorted(name.removesuffix("Key") for name in named if name.endswith("Key"))
+
+
+def record_layouts() -> dict[str, Message]:
+    """Return the layouts of all record types by their name."""
+    return {name: message for name, message in messages().items() if message.type is not None}
 
 
 def shape_of_definition(definition: Definition, version: int) -> Shape:
@@ -83,12 +92,18 @@ def shape_of_definition(definition: Definition, version: int) -> Shape:
                 struct(inner) if inner else None,
             )
             if tag_versions is not None and version in Versions.parse(tag_versions):
-                tagged[field["tag"]] = (*said, field.get("default") or None)
+                tagged[field["tag"]] = (*said, _default(field))
             else:
                 plain.append(said)
         return plain, tagged
 
     return struct(definition["fields"])
+
+
+def _default(field: dict[str, Any]) -> int | None:
+    """Return the default of a tagged field, which Kafka writes as a number or as text; None for the type's zero."""
+    default = field.get("default")
+    return None if default in (None, "null") else int(default) or None
 
 
 def shape_of_layout(message: Message, fields: tuple[Field, ...], version: int) -> Shape:
@@ -125,7 +140,7 @@ def is_flexible(definition: Definition, version: int) -> bool:
 
 def difference(release: str = NEWEST) -> list[str]:
     """Return a unified diff from the layouts to a release's record types; it is empty if they are the same."""
-    ours = {message.name: list(_lines_of_layout(message)) for message in record_types().values()}
+    ours = {name: list(_lines_of_layout(message)) for name, message in record_layouts().items()}
     theirs = {name: list(_lines_of_definition(release, name)) for name in record_names(release)}
     return [
         line
@@ -180,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"layouts: {error}", file=sys.stderr)
         return 2
     lines = difference(release)
-    print("\n".join(lines) or f"schemas/wire matches the {len(record_types())} record types of Kafka {release}")
+    print("\n".join(lines) or f"schemas/wire matches the {len(record_layouts())} record types of Kafka {release}")
     return 1 if lines else 0
 
 

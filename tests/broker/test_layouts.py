@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import layouts
-from grouptrail.wire.layout import Message, Versions, messages, record_types
+from grouptrail.wire.layout import Message, Versions, messages
 from layouts import (
     definitions,
     difference,
     is_flexible,
+    record_layouts,
     record_names,
     shape_of_definition,
     shape_of_layout,
@@ -24,7 +25,7 @@ from servers import kafka
 NEWEST, BEFORE, FORMER, OLDEST = kafka.VERSIONS
 IN_FULL = pytest.mark.full  # the jars of an older release
 BLOBS = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")
-RECORDS = sorted(message.name for message in record_types().values())
+RECORDS = sorted(record_layouts())
 
 
 def without_later_tags(layout: Any, definition: Any) -> Any:
@@ -71,7 +72,7 @@ def test_consumer_protocol_layout_matches_kafka_message_definition(release: str,
 
 @pytest.mark.parametrize("release", [NEWEST, BEFORE, pytest.param(FORMER, marks=IN_FULL)])
 def test_record_layouts_are_exactly_the_record_types_kafka_defines(release: str) -> None:
-    """Every key that the coordinators of 4.1 to 4.4 define has a layout, and there are no others."""
+    """Every key that group and share coordinators of 4.1 to 4.4 define has a layout, and there are no others."""
     assert record_names(release) == RECORDS
 
 

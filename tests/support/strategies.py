@@ -13,7 +13,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from grouptrail.wire.codec import UNKNOWN_TAGS
 from grouptrail.wire.layout import Field, Message, messages, record_types
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
-from support.wire_vectors import BLOBS, RECORDS
+from support.wire_vectors import BLOBS, RECORDS, SHARE_RECORDS
 
 Bytes = bytes | None
 
@@ -120,7 +120,8 @@ def keys(message: Message) -> SearchStrategy[Key]:
     """Draw keys of a record type."""
     assert message.type is not None
     type_ = message.type
-    return struct(message, message.key, 0, flexible=False).map(lambda fields: Key(type_, fields))
+    fields = struct(message, message.key, 0, flexible=False)
+    return fields.map(lambda data: Key(type_, data, message.coordinator))
 
 
 @st.composite
@@ -175,6 +176,8 @@ def mutated_records(draw: DrawFn, source: SearchStrategy[tuple[Bytes, Bytes]] | 
         value = draw(mutated(value))
     return key, value
 
+
+SHARE_STATE_RECORDS = st.sampled_from([(vector.key, vector.value) for vector in SHARE_RECORDS])
 
 ANY_RECORDS: SearchStrategy[tuple[Bytes, Bytes]] = st.one_of(
     st.tuples(st.none() | st.binary(max_size=60), st.none() | st.binary(max_size=120)),

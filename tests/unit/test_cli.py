@@ -109,6 +109,15 @@ def test_decode_hex_arguments_prints_the_decoded_json() -> None:
     assert json.loads(blob.stdout)["data"] == {"assignedPartitions": [], "userData": ""}
 
 
+def test_decode_topic_option_applies_to_hex_arguments_and_to_lines_without_a_topic() -> None:
+    tombstone = "0001000167000174" + "00" * 17
+    share = {"type": 1, "data": {"groupId": "g", "topicId": "AAF0" + "A" * 18, "partition": 0}}
+    topic = ("decode", "--topic", "__share_group_state")
+    assert json.loads(grouptrail(*topic, tombstone).stdout)["key"] == share
+    assert json.loads(grouptrail(*topic, stdin=f'{{"key_hex": "{tombstone}"}}').stdout)["key"] == share
+    assert "'__consumer_offsets', '__share_group_state'" in grouptrail("decode", "--topic", "orders", KEY).stderr
+
+
 def test_decode_unusable_line_is_counted_on_stderr_and_exits_1() -> None:
     """Every input line has its result on stdout; stderr has one line with the number of invalid ones."""
     run = grouptrail("decode", stdin=f'{{"key_hex": "{KEY}"}}\nnonsense\n{{"key_hex": "{KEY}"}}')

@@ -181,8 +181,9 @@ def _layout_files() -> list[dict[str, object]]:
 
 
 def test_record_types_match_kafka_4_3() -> None:
-    """9 and 18 have no meaning there."""
+    """9 and 18 have no meaning in `__consumer_offsets`."""
     assert sorted(record_types()) == [*range(9), *range(10, 18), *range(19, 24)]
+    assert sorted(record_types("share")) == [0, 1]
 
 
 @pytest.mark.parametrize(

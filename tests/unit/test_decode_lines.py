@@ -7,17 +7,14 @@ import itertools
 import json
 import time
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grouptrail.decode.lines import arriving_lines, decode_lines
-from support.wire_vectors import READ_IN_PART, as_kafka_prints
+from support.wire_vectors import READ_IN_PART, as_kafka_prints, vector_lines
 
-VECTORS = [
-    json.loads(line) for line in (Path(__file__).parents[1] / "data" / "vectors.jsonl").read_text().splitlines()
-]
+VECTORS = [json.loads(line) for line in (*vector_lines("group"), *vector_lines("share"))]
 
 
 def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:
@@ -30,7 +27,7 @@ def decoded(*lines: str) -> tuple[list[dict[str, Any]], int]:
 def test_decode_lines_vector_matches_kafka(vector: dict[str, Any]) -> None:
     """Names, values and kinds of error are equal; a vector gives a position only if it matters."""
     expected = vector["expected"] | READ_IN_PART.get(vector["name"], {})
-    line = {name: vector[name] for name in ("name", "key_hex", "value_hex")}
+    line = {name: vector[name] for name in ("name", "topic", "key_hex", "value_hex") if name in vector}
     if "blob" in expected:
         line["blob"] = expected["blob"]
         expected.setdefault("error", None)
@@ -56,6 +53,37 @@ def test_decode_lines_absent_or_null_value_is_tombstone() -> None:
     assert answers[0]["key"] == {"type": 1, "data": {"group": "g", "topic": "t", "partition": 10}}
     assert answers[0]["value"] is None
     assert answers[0]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("topic", "fields"),
+    [
+        ({}, {"group": "g", "topic": "t", "partition": 10}),
+        ({"topic": "__consumer_offsets"}, {"group": "g", "topic": "t", "partition": 10}),
+        ({"topic": None}, {"group": "g", "topic": "t", "partition": 10}),
+        ({"topic": "__share_group_state"}, {"groupId": "g", "topicId": "AAF0" + "A" * 18, "partition": 10}),
+    ],
+)
+def test_decode_lines_topic_tells_whose_record_types_are_meant(
+    topic: dict[str, str | None], fields: dict[str, Any]
+) -> None:
+    """Without a topic, and with any other than that of share groups' state, a line is of __consumer_offsets."""
+    key = "0001000167" + ("0001740000000a" if "group" in fields else "000174" + "00" * 13 + "0000000a")
+    [answer], _ = decoded(json.dumps({"key_hex": key, **topic}))
+    assert (answer["key"], answer["error"]) == ({"type": 1, "data": fields}, None)
+
+
+def test_decode_lines_topic_of_a_line_overrides_that_of_all() -> None:
+    line = {"key_hex": "0000000167000174" + "00" * 17}
+    out = io.StringIO()
+    decode_lines(
+        [json.dumps(line | {"topic": "__consumer_offsets"}), json.dumps(line)], out, topic="__share_group_state"
+    )
+    keys = [json.loads(answer)["key"]["data"] for answer in out.getvalue().splitlines()]
+    assert keys == [
+        {"group": "g", "topic": "t", "partition": 0},
+        {"groupId": "g", "topicId": "AAF0" + "A" * 18, "partition": 0},
+    ]
 
 
 def test_decode_lines_empty_value_is_truncated_not_tombstone() -> None:

@@ -141,7 +141,10 @@ def test_digests_are_known_of_every_jar_that_is_downloaded() -> None:
     digests = [digest for jars in known.values() for digest in jars.values()]
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
     folders = set(known)
-    wanted = {f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}", f"kafka-messages/{NEWEST}"}
+    wanted = {
+        f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}",
+        f"kafka-definitions/{NEWEST}",
+    }
     wanted |= {f"kafka/{release}" for release in kafka.VERSIONS} | {f"connect/{kafka.CONNECT}"}
     wanted |= {f"msk/{MSK_LIBRARY.partition(':')[2].replace(':', '-')}"}
     assert {folder for folder in folders if not folder.startswith("s3/hadoop-aws-")} == wanted

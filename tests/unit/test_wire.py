@@ -10,19 +10,34 @@ from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from grouptrail.wire.blobs import Blob, decode_blob, encode_blob, is_blob
 from grouptrail.wire.codec import UNKNOWN_TAGS
 from grouptrail.wire.errors import Undecodable
-from grouptrail.wire.layout import messages, record_types
+from grouptrail.wire.layout import COORDINATORS, Coordinator, messages, record_types
 from grouptrail.wire.records import Key, Record, Value, decode_record, encode_key, encode_value
 from grouptrail.wire.text import blob_json, data_json, record_json, values_from_json
-from support.wire_vectors import BLOBS, BY_NAME, READ_IN_PART, RECORDS, VECTORS, Vector, as_kafka_prints
+from support.wire_vectors import (
+    BLOBS,
+    BY_NAME,
+    READ_IN_PART,
+    RECORDS,
+    SHARE_RECORDS,
+    VECTORS,
+    Vector,
+    as_kafka_prints,
+)
 
 # Vectors whose bytes differ from what Kafka writes for the same values, and why.
 NOT_CANONICAL = {
     "offset-commit/v3-trailing-bytes-ignored": "bytes behind the last field of key and value",
     "offset-commit/v3-invalid-utf8-metadata": "invalid UTF-8 is read as U+FFFD",
+    "share-snapshot/v0-trailing-bytes-ignored": "bytes behind the last field of key and value",
+    "share-snapshot/v0-invalid-utf8-group": "invalid UTF-8 is read as U+FFFD",
+    "share-snapshot/v0-delivery-complete-count-default-explicit": "a tagged field with its default",
     "blob/consumer-subscription-v7-read-as-v3": "bytes behind the last field that version 3 has",
 }
 
+ALL_RECORDS = [*RECORDS, *SHARE_RECORDS]
+
 COMMIT_KEY = bytes.fromhex("0001000167000174") + bytes(4)
+SHARE_PARTITION = {"groupId": "g", "topicId": "mZUf7UXWRQ6iMfibqKwJ3A", "partition": 0}
 
 
 def expected_of(vector: Vector) -> dict[str, Any]:
@@ -39,13 +54,13 @@ def answer_to(vector: Vector) -> dict[str, Any]:
     if vector.blob:
         answer = blob_json(decode_blob(vector.blob, vector.value or b"", strict=False))
     else:
-        answer = record_json(decode_record(vector.key, vector.value, strict=False))
+        answer = record_json(decode_record(vector.key, vector.value, coordinator=vector.coordinator, strict=False))
     if answer["error"]:
         del answer["error"]["position"]
     return answer
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+@pytest.mark.parametrize("vector", [*VECTORS, *SHARE_RECORDS], ids=lambda vector: vector.name)
 def test_decode_vector_matches_kafka(vector: Vector) -> None:
     """Key, value and version as Kafka's classes read them; where Kafka fails, the same place and kind of error, and
     what READ_IN_PART says."""
@@ -54,18 +69,20 @@ def test_decode_vector_matches_kafka(vector: Vector) -> None:
 
 def test_every_record_type_and_blob_has_a_vector() -> None:
     """A layout without a vector fails here."""
-    types = {vector.expected["key"]["type"] for vector in RECORDS if "key" in vector.expected}
-    assert types == set(record_types())
+    types = {
+        (vector.coordinator, vector.expected["key"]["type"]) for vector in ALL_RECORDS if "key" in vector.expected
+    }
+    assert types == {(coordinator, type_) for coordinator in COORDINATORS for type_ in record_types(coordinator)}
     blobs = {name for name in messages() if is_blob(name)}
     assert {vector.blob for vector in BLOBS} == blobs - {"KafkaPythonStickyUserData"}  # which has a test of its own
 
 
 @pytest.mark.parametrize(
-    "vector", [vector for vector in RECORDS if "error" not in vector.expected], ids=lambda v: v.name
+    "vector", [vector for vector in ALL_RECORDS if "error" not in vector.expected], ids=lambda v: v.name
 )
 def test_encode_decoded_record_returns_its_bytes(vector: Vector) -> None:
     """Encoding what was decoded gives the key and the value back, but for the vectors named in NOT_CANONICAL."""
-    record = decode_record(vector.key, vector.value, strict=False)
+    record = decode_record(vector.key, vector.value, coordinator=vector.coordinator, strict=False)
     assert record.key is not None
     same = (encode_key(record.key), encode_value(record.key, record.value)) == (vector.key, vector.value)
     assert same is (vector.name not in NOT_CANONICAL)
@@ -83,14 +100,14 @@ def test_encode_decoded_blob_returns_its_bytes(vector: Vector) -> None:
 
 
 @pytest.mark.parametrize(
-    "vector", [vector for vector in RECORDS if vector.expected.get("value")], ids=lambda v: v.name
+    "vector", [vector for vector in ALL_RECORDS if vector.expected.get("value")], ids=lambda v: v.name
 )
 def test_values_from_json_restores_the_decoded_values(vector: Vector) -> None:
     """`values_from_json` undoes `data_json`: bytes, UUIDs and nested structs included."""
-    record = decode_record(vector.key, vector.value, strict=False)
+    record = decode_record(vector.key, vector.value, coordinator=vector.coordinator, strict=False)
     assert record.key is not None
     assert record.value is not None
-    message = record_types()[record.key.type]
+    message = record_types(vector.coordinator)[record.key.type]
     data = record.value.data
     assert values_from_json(message, message.value, data_json(data)) == data
 
@@ -115,6 +132,41 @@ def test_decode_record_unknown_tags_are_kept_in_nested_structs() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "tags", "tags_of_batches"),
+    [
+        ("share-snapshot/v0-unknown-tags", {"5": b"\1\2\3", "200": b""}, [None, {"1": b"\7\7"}]),
+        ("share-update/v0-unknown-tags", {"9": b"\t"}, [{"0": b"\1"}]),
+        ("share-update/v0-delivery-complete-count-and-unknown-tag", {"3": b"\1"}, []),
+    ],
+)
+def test_decode_record_share_state_unknown_tags_are_kept(
+    name: str, tags: dict[str, bytes], tags_of_batches: list[dict[str, bytes] | None]
+) -> None:
+    """Those of the record, and those of each of its batches."""
+    vector = BY_NAME[name]
+    record = decode_record(vector.key, vector.value, coordinator="share")
+    assert record.value is not None
+    data = record.value.data
+    assert data[UNKNOWN_TAGS] == tags
+    assert [batch.get(UNKNOWN_TAGS) for batch in data["stateBatches"]] == tags_of_batches
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "name"), [("share", "offset-commit/v3"), ("group", "share-snapshot/v0-batches")]
+)
+def test_decode_record_of_the_other_coordinator_is_not_taken_for_an_own_one(
+    coordinator: Coordinator, name: str
+) -> None:
+    """Both write types 0 and 1; only the topic tells which is meant."""
+    vector = BY_NAME[name]
+    assert decode_record(vector.key, vector.value, coordinator=coordinator).error is not None
+    own = decode_record(vector.key, vector.value, coordinator=vector.coordinator)
+    assert own.error is None
+    assert own.key is not None
+    assert own.key.coordinator == vector.coordinator
+
+
+@pytest.mark.parametrize(
     ("key", "version", "name", "default"),
     [
         (Key(1, {"group": "g", "topic": "t", "partition": 0}), 4, "topicId", "A" * 22),
@@ -129,18 +181,23 @@ def test_decode_record_unknown_tags_are_kept_in_nested_structs() -> None:
         (Key(17, {"groupId": "g"}), 0, "lastAssignmentConfigs", []),
         (Key(17, {"groupId": "g"}), 0, "storedDescriptionTopologyEpoch", -1),
         (Key(17, {"groupId": "g"}), 0, "failedDescriptionTopologyEpoch", -1),
+        (Key(0, SHARE_PARTITION, "share"), 0, "deliveryCompleteCount", -1),
+        (Key(1, SHARE_PARTITION, "share"), 0, "deliveryCompleteCount", -1),
     ],
 )
 def test_decode_record_tagged_field_with_its_default_reads_as_absent(
     key: Key, version: int, name: str, default: Any
 ) -> None:
     """Kafka does not write defaults, and its JSON omits them."""
-    vector = next(v for v in RECORDS if v.expected.get("key", {}).get("type") == key.type and v.expected.get("value"))
-    plain = decode_record(vector.key, vector.value).value
+    records = [v for v in ALL_RECORDS if v.coordinator == key.coordinator and v.expected.get("value")]
+    vector = next(v for v in records if v.expected["key"]["type"] == key.type)
+    plain = decode_record(vector.key, vector.value, coordinator=key.coordinator).value
     assert plain is not None
     data = {field: value for field, value in plain.data.items() if field != name} | {"leaderEpoch": 1}
-    said = decode_record(encode_key(key), encode_value(key, Value(version, data | {name: default})))
-    absent = decode_record(encode_key(key), encode_value(key, Value(version, data)))
+    said, absent = (
+        decode_record(encode_key(key), encode_value(key, Value(version, fields)), coordinator=key.coordinator)
+        for fields in (data | {name: default}, data)
+    )
     assert said == absent
     assert said.value is not None
     assert name not in said.value.data

@@ -29,6 +29,10 @@ def decode(
     blob: Annotated[
         str | None, typer.Option(metavar="NAME", help="Decode the hex argument as this embedded blob instead.")
     ] = None,
+    topic: Annotated[
+        Literal["__consumer_offsets", "__share_group_state"],
+        typer.Option(help='The topic of the records; "topic" of a JSON line overrides it.'),
+    ] = "__consumer_offsets",
     max_record_bytes: Annotated[
         int,
         typer.Option(min=1, help="Maximum size of a key or value. Decoding takes up to thirty times as much memory."),
@@ -45,7 +49,7 @@ def decode(
         if sys.stdin.isatty():
             typer.echo("reading JSON lines from the terminal; end with Ctrl-D", err=True)
         lines = arriving_lines(cast("BufferedIOBase", sys.stdin.buffer), sys.stdout.flush, max_record_bytes)
-    unusable = decode_lines(lines, sys.stdout, max_record_bytes)
+    unusable = decode_lines(lines, sys.stdout, max_record_bytes, topic)
     if unusable:
         count, too_large = unusable.total(), unusable["too_large"]
         what = "line is" if count == 1 else "lines are"

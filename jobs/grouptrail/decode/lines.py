@@ -7,15 +7,18 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from io import BufferedIOBase
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from grouptrail.console.text import harmless_json
 from grouptrail.wire.blobs import decode_blob, is_blob
+from grouptrail.wire.layout import Coordinator
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import blob_json, record_json
 
 # Kafka's own limit of a record is 1 MB by default (message.max.bytes). Decoded, a record takes thirty times its size.
 MAX_RECORD_BYTES = 10_000_000
+
+Topic = Literal["__consumer_offsets", "__share_group_state"]
 _CHUNK_BYTES = 1 << 16
 # Bytes of a line in addition to key and value.
 _OTHER_BYTES = 1 << 16
@@ -36,11 +39,17 @@ class _LineError(Exception):
         }
 
 
-def decode_lines(lines: Iterable[str | None], out: TextIO, max_record_bytes: int = MAX_RECORD_BYTES) -> Counter[str]:
+def decode_lines(
+    lines: Iterable[str | None],
+    out: TextIO,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    topic: Topic = "__consumer_offsets",
+) -> Counter[str]:
     """Write one line for each line, in order; return how many had no bytes to decode, by kind.
 
     A line is `{"key_hex", "value_hex"}`, a null or absent value_hex being a tombstone, or `{"blob", "value_hex"}` for
-    a blob by the name of its layout; other fields are ignored. A record's answer is `{"key", "value", "error"}`,
+    a blob by the name of its layout. `"topic"` overrides `topic`: a record of `__share_group_state`, or, by any other
+    name, of `__consumer_offsets`. Other fields are ignored. A record's answer is `{"key", "value", "error"}`,
     a blob's `{"blob", "version", "data", "error"}`, or `{"blob", "error"}` if nothing of it can be read. The error of
     a line without bytes is "where": "input", with the kind not_json, not_object, no_key, no_value, not_hex,
     unknown_blob or too_large (a key or value of more than `max_record_bytes`, or a line that `arriving_lines` yields
@@ -51,7 +60,7 @@ def decode_lines(lines: Iterable[str | None], out: TextIO, max_record_bytes: int
         try:
             if line is None:
                 raise _LineError("too_large", max_record_bytes)
-            answer = _answer(_parsed(line), max_record_bytes)
+            answer = _answer({"topic": topic, **_parsed(line)}, max_record_bytes)
         except _LineError as fault:
             answer = fault.answer
             unusable[fault.kind] += 1
@@ -102,9 +111,9 @@ def _answer(line: dict[str, Any], max_bytes: int) -> dict[str, Any]:
         return _blob_answer(blob, _bytes(line.get("value_hex"), max_bytes))
     if "key_hex" not in line:
         raise _LineError("no_key")
-    return record_json(
-        decode_record(_bytes(line["key_hex"], max_bytes), _bytes(line.get("value_hex"), max_bytes), strict=False)
-    )
+    key, value = (_bytes(line.get(part), max_bytes) for part in ("key_hex", "value_hex"))
+    coordinator: Coordinator = "share" if line["topic"] == "__share_group_state" else "group"
+    return record_json(decode_record(key, value, coordinator=coordinator, strict=False))
 
 
 def _blob_answer(name: Any, content: bytes | None) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Bytes to values and back: the record layouts of `__consumer_offsets` and their interpreter. Imports no client."""
+"""Bytes to values and back: the layouts of coordinators' records and their interpreter. Imports no client."""

@@ -11,9 +11,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal, get_args
 
 from grouptrail import contracts
+
+Coordinator = Literal["group", "share"]
+"""The writer of a record: group coordinators write `__consumer_offsets`, share coordinators `__share_group_state`.
+
+Each numbers its record types from 0."""
+
+COORDINATORS: tuple[Coordinator, ...] = get_args(Coordinator)
 
 _FIELD = re.compile(
     r"(?P<name>[\w-]+) (?P<list>\[\])?(?P<type>\w+)(?P<null>\?)?"
@@ -74,6 +81,7 @@ class Message:
     """A record type (with `type` and `key`) or an embedded blob (without)."""
 
     name: str
+    coordinator: Coordinator
     type: int | None
     key: tuple[Field, ...]
     versions: Versions
@@ -100,6 +108,7 @@ def _fields(lines: list[str]) -> tuple[Field, ...]:
 def _message(name: str, data: Mapping[str, Any]) -> Message:
     return Message(
         name=name,
+        coordinator=data.get("coordinator", "group"),
         type=data.get("type"),
         key=_fields(data.get("key", [])),
         versions=Versions.parse(data["versions"]),
@@ -121,6 +130,7 @@ def messages() -> Mapping[str, Message]:
 
 
 @cache
-def record_types() -> Mapping[int, Message]:
-    """Return the layouts of records by the type in their key."""
-    return {message.type: message for message in messages().values() if message.type is not None}
+def record_types(coordinator: Coordinator = "group") -> Mapping[int, Message]:
+    """Return the layouts of a coordinator's records by the type in their key."""
+    own = (message for message in messages().values() if message.coordinator == coordinator)
+    return {message.type: message for message in own if message.type is not None}
