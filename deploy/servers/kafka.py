@@ -49,6 +49,7 @@ PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "st
 
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
 GROUP_METADATA_FORMATTER = "org.apache.kafka.tools.consumer.GroupMetadataMessageFormatter"
+SHARE_STATE_FORMATTER = "org.apache.kafka.tools.consumer.group.share.ShareGroupStateMessageFormatter"
 
 
 # --- the jars ----------------------------------------------------------------------------------------------
@@ -256,7 +257,11 @@ class Broker:
             ) from error
 
     def formatted(
-        self, formatter: str = OFFSETS_FORMATTER, *, isolation: Isolation = "read_committed"
+        self,
+        formatter: str = OFFSETS_FORMATTER,
+        *,
+        topic: str = OFFSETS_TOPIC,
+        isolation: Isolation = "read_committed",
     ) -> list[dict[str, Any]]:
         """`partition`, `offset`, `key` and `value` of the records that one of Kafka's formatters prints.
 
@@ -265,18 +270,22 @@ class Broker:
         stops at a record that it cannot read.
         """
         by_partition: dict[int, list[Record]] = defaultdict(list)
-        for record in read_records(self.bootstrap, isolation=isolation):
+        for record in read_records(self.bootstrap, topic=topic, isolation=isolation):
             by_partition[record.partition].append(record)
         with ThreadPoolExecutor(max_workers=2) as pool:
-            parts = pool.map(lambda records: self._format(formatter, isolation, records), by_partition.values())
+            parts = pool.map(
+                lambda records: self._format(formatter, topic, isolation, records), by_partition.values()
+            )
             return [row for part in parts for row in part]
 
-    def _format(self, formatter: str, isolation: Isolation, records: list[Record]) -> list[dict[str, Any]]:
+    def _format(
+        self, formatter: str, topic: str, isolation: Isolation, records: list[Record]
+    ) -> list[dict[str, Any]]:
         """Return the rows of one partition, whose visible records are all in `records`."""
         partition = str(records[0].partition)
         printed = self.tool(
             "org.apache.kafka.tools.consumer.ConsoleConsumer",
-            *("--bootstrap-server", self.bootstrap, "--topic", OFFSETS_TOPIC, "--formatter", formatter),
+            *("--bootstrap-server", self.bootstrap, "--topic", topic, "--formatter", formatter),
             *("--partition", partition, "--offset", "earliest", "--isolation-level", isolation),
             *("--max-messages", str(len(records)), "--timeout-ms", "60000"),
         )
@@ -286,7 +295,7 @@ class Broker:
         whole = printed.returncode == 0 and f"Processed a total of {len(records)} messages" in printed.stderr
         if not whole or [record_type(line["key"]) for line in lines] != [record.type for record in shown]:
             raise BrokerError(
-                f"{formatter} stopped in partition {partition} ({error_line(printed.stderr)}): "
+                f"{formatter} stopped in partition {partition} of {topic} ({error_line(printed.stderr)}): "
                 "use dumped(), which prints what it can"
             )
         return [

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Record:
-    """One record of `__consumer_offsets`, undecoded; `leader_epoch` is that of the leader that wrote it, if known."""
+    """One record of a coordinator's topic, undecoded; `leader_epoch` is that of its writing leader, if known."""
 
     partition: int
     offset: int
@@ -137,14 +137,18 @@ def hanging_transaction(
 
 
 def read_records(
-    bootstrap: str, *, isolation: Isolation = "read_committed", deadline_seconds: float = 60
+    bootstrap: str,
+    *,
+    topic: str = OFFSETS_TOPIC,
+    isolation: Isolation = "read_committed",
+    deadline_seconds: float = 60,
 ) -> list[Record]:
-    """Return every record of `__consumer_offsets` in order of partition and offset, without joining a group."""
+    """Return every record of a topic in order of partition and offset, without joining a group."""
     deadline = time.monotonic() + deadline_seconds
 
     def check_deadline() -> None:
         if time.monotonic() > deadline:
-            raise BrokerError(f"{OFFSETS_TOPIC} was not read within {deadline_seconds:g} s: see the broker's log")
+            raise BrokerError(f"{topic} was not read within {deadline_seconds:g} s: see the broker's log")
 
     consumer = KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level=isolation, enable_auto_commit=False, group_id=None
@@ -152,10 +156,10 @@ def read_records(
     records: list[Record] = []
     with contextlib.closing(consumer):
         # kafka-python has none of an existing topic if a request for no topics was already on its way.
-        while not (numbers := consumer.partitions_for_topic(OFFSETS_TOPIC)):
+        while not (numbers := consumer.partitions_for_topic(topic)):
             check_deadline()
             time.sleep(_POLL_SECONDS)
-        partitions = [TopicPartition(OFFSETS_TOPIC, number) for number in numbers]
+        partitions = [TopicPartition(topic, number) for number in numbers]
         consumer.assign(partitions)
         consumer.seek_to_beginning(*partitions)
         ends = consumer.end_offsets(partitions)
