@@ -4,6 +4,7 @@ SECONDS ?= 120
 KEEP ?=
 WORKERS ?= 3
 KAFKA ?=
+EXTRAS ?=
 PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
@@ -81,8 +82,8 @@ dashboards: $(READY) ## Build the Grafana dashboards into dashboards/built/.
 chart: $(READY) ## Pack the Helm chart into dist/, and make the manifests of deploy/kubernetes/ from it.
 	@PYTHONPATH=deploy $(BIN)/python -m chart
 
-archive: $(READY) ## Pack grouptrail and its dependencies for a Spark cluster: dist/grouptrail.zip and dist/site-packages.zip.
-	@$(BIN)/python deploy/spark/archive.py dist
+archive: $(READY) ## Pack grouptrail and its dependencies for a Spark cluster: dist/grouptrail.zip and dist/site-packages.zip. EXTRAS=msk
+	@$(BIN)/python deploy/spark/archive.py dist $(EXTRAS)
 
 docs: $(READY) ## Regenerate the reference pages (tables, settings, lists of metrics and of chart values) and the chart's schema.
 	@PYTHONPATH=deploy $(BIN)/python -m reference

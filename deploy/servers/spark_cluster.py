@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -91,12 +91,20 @@ class SparkCluster:
         spark = {"SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self.python)}
         return own | java_environment(find_java()) | spark
 
-    def submission(self, archives: Path | None, *, executors: int = 2, files: Sequence[str] = ()) -> list[str]:
+    def submission(
+        self,
+        archives: Path | None,
+        *,
+        executors: int = 2,
+        files: Sequence[str] = (),
+        jars: Iterable[Path] = (),
+        settings: Mapping[str, str] | None = None,
+    ) -> list[str]:
         """Return the command up to the script's arguments; archives in that folder, if given, contain grouptrail.
 
-        Executors get `files` in their working folder.
+        Executors get `files` in their working folder. `jars` come with those of the connectors.
         """
-        settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}
+        settings = {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false", **(settings or {})}
         brought = []
         if archives is not None:
             settings["spark.executorEnv.PYTHONPATH"] = "site-packages"
@@ -107,7 +115,7 @@ class SparkCluster:
             *("--driver-memory", "1g", "--executor-memory", self._memory),
             *("--driver-java-options", driver_java_options()),
             *("--executor-cores", "1", "--total-executor-cores", str(executors)),
-            *("--jars", ",".join(sorted(map(str, connector_jars().glob("*.jar"))))),
+            *("--jars", ",".join(sorted(map(str, [*connector_jars().glob("*.jar"), *jars])))),
             *brought,
             *(("--files", ",".join(files)) if files else ()),
             *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),

@@ -1,10 +1,11 @@
 """`make archive`: what a cluster needs that has Spark and a Python, and nothing of grouptrail.
 
-    python deploy/spark/archive.py [FOLDER]
+    python deploy/spark/archive.py [FOLDER] [EXTRA...]
 
 Writes `grouptrail.zip`, the package, for `--py-files`, and `site-packages.zip`, all that the jobs import but Spark,
-by the pins of requirements.txt, for `--archives`; a driver that runs here has the same in the folder `site-packages`.
-They fit the Python and the platform that make them. Made again, both are the same byte for byte.
+by the pins of requirements-dev.txt, for `--archives`, with those of extras such as `msk`; a driver that runs here has
+the same in the folder `site-packages`. They fit the Python and the platform that make them. Made again, both are the
+same byte for byte.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -46,27 +48,34 @@ def archive_package(folder: Path) -> Path:
         return _zipped(_installed(Path(name) / "installed", str(tree)), folder / PACKAGE)
 
 
-def archive_requirements(folder: Path) -> Path:
-    """Archive the pinned packages that the jobs import; an unpacked copy is kept, too."""
+def archive_requirements(folder: Path, extras: Iterable[str] = ()) -> Path:
+    """Archive the pinned packages that the jobs import; an unpacked copy is kept, too.
+
+    Those of the package's `extras` must be installed here.
+    """
     unpacked = folder / Path(REQUIREMENTS).stem
     shutil.rmtree(unpacked, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
-        pins, wanted = Path(name) / "requirements.txt", _needed_by("grouptrail") - {"grouptrail", "py4j"}
-        entries = re.split(r"^(?=\w)", (ROOT / "requirements.txt").read_text("utf-8"), flags=re.MULTILINE)
+        package = Requirement(f"grouptrail[{','.join(extras)}]")
+        pins, wanted = Path(name) / "pins.txt", _needed_by(package) - {"grouptrail", "py4j"}
+        entries = re.split(r"^(?=\w)", (ROOT / "requirements-dev.txt").read_text("utf-8"), flags=re.MULTILINE)
         pins.write_text("".join(entry for entry in entries if entry.partition("==")[0] in wanted))
         return _zipped(_installed(unpacked, "--require-hashes", "-r", str(pins)), folder / REQUIREMENTS)
 
 
-def _needed_by(name: str) -> set[str]:
-    """Return a distribution and all its installed requirements, by their metadata."""
-    needed, waiting = set(), [name]
+def _needed_by(package: Requirement) -> set[str]:
+    """Return a distribution and all its installed requirements, by their metadata, with those of extras."""
+    needed: set[str] = set()
+    waiting, seen = [package], set[Requirement]()
     while waiting:
         one = waiting.pop()
-        if one not in needed | _LEFT_OUT:
-            needed.add(one)
-            asked = (Requirement(text) for text in metadata.requires(one) or ())
-            here = (it for it in asked if it.marker is None or it.marker.evaluate({"extra": ""}))
-            waiting += [canonicalize_name(requirement.name) for requirement in here]
+        if one in seen or (name := canonicalize_name(one.name)) in _LEFT_OUT:
+            continue
+        seen.add(one)
+        needed.add(name)
+        chosen = [{"extra": extra} for extra in ("", *one.extras)]
+        asked = map(Requirement, metadata.requires(name) or ())
+        waiting += [it for it in asked if it.marker is None or any(map(it.marker.evaluate, chosen))]
     return needed
 
 
@@ -94,9 +103,9 @@ def _zipped(folder: Path, target: Path) -> Path:
 
 def main() -> int:
     """Write both archives into the folder, by default `dist`."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "dist")
+    folder, *extras = map(str, sys.argv[1:] or ["dist"])
     try:
-        for made in (archive_package(folder), archive_requirements(folder)):
+        for made in (archive_package(Path(folder)), archive_requirements(Path(folder), extras)):
             print(f"{made}: {made.stat().st_size / 1e6:.1f} MB", flush=True)
     except subprocess.CalledProcessError:
         print("archive: pip failed, as it says above: check the network to the Python registry", file=sys.stderr)

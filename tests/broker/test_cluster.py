@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -23,6 +24,7 @@ from demo.workload import Workload
 from grouptrail.config import Config
 from grouptrail.history.rows import TABLES as HISTORY
 from grouptrail.kafka.cluster import GROUP_PREFIX
+from grouptrail.spark.session import msk_jars
 from servers.kafka import Broker
 from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw
 from servers.spark_cluster import SparkCluster
@@ -32,6 +34,7 @@ from support.cli_process import Grouptrail
 from support.kafka_clients import await_that, commit_all
 from support.kerberos_broker import CLIENT as KERBEROS_CLIENT
 from support.kerberos_broker import kerberos_broker
+from support.msk_broker import ACCESS_KEY, PRINCIPAL, REGION, SECRET_KEY, msk_broker, verifier
 from support.token_server import CLIENT, SECRET, oauth_broker, token_server
 
 # Spark gives a Python process of the driver ten seconds to call back, whatever else the machine does.
@@ -49,7 +52,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return both archives, and the second one unpacked for the driver."""
     folder = tmp_path_factory.mktemp("archives")
     archive_package(folder)
-    archive_requirements(folder)
+    archive_requirements(folder, ["msk"])
     return folder
 
 
@@ -69,7 +72,7 @@ class Submitted:
         config: Config,
         *arguments: str,
         environ: Mapping[str, str] | None = None,
-        files: Sequence[str] = (),
+        **submission: Any,
     ) -> None:
         self.config = config
         environ = cluster.environment() | {
@@ -84,7 +87,7 @@ class Submitted:
             **(environ or {}),
         }
         self.process = subprocess.Popen(
-            [*cluster.submission(archives, files=files), *arguments],
+            [*cluster.submission(archives, **submission), *arguments],
             env=environ,
             cwd=archives,
             stdout=subprocess.PIPE,
@@ -166,6 +169,26 @@ def test_spark_submit_kerberos_executors_log_in_with_the_keytab_that_the_submiss
         environ = kerberos.environment(Path(names[1]), **kerberos.keytab_options(Path(names[0])))
         run = Submitted(cluster, archives, config, environ=environ, files=names)
         printed = run_through(2.5 * LIFE_SECONDS, run, kerberos.broker)
+    assert_nothing_failed(printed, config)
+
+
+def test_spark_submit_msk_iam_executors_log_in_with_the_credentials_of_their_variables(
+    cluster: SparkCluster, archives: Path, tmp_path: Path
+) -> None:
+    """As the tests before, with AWS's library among the submitted jars and its signer among the packages."""
+    with verifier() as logins, msk_broker(tmp_path / "kafka", logins) as broker:
+        logins.session_seconds = LIFE_SECONDS
+        config = prepared(broker, PRINCIPAL, tmp_path)
+        of_aws = {"AWS_REGION": REGION, "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+        login = {"GROUPTRAIL_KAFKA__PRESET": "msk-iam", "GROUPTRAIL_KAFKA__SECURITY_PROTOCOL": "SASL_PLAINTEXT"}
+        of_executors = {f"spark.executorEnv.{name}": value for name, value in of_aws.items()}
+        run = Submitted(
+            cluster, archives, config, environ=of_aws | login, jars=msk_jars().glob("*.jar"), settings=of_executors
+        )
+        printed = run_through(2.5 * LIFE_SECONDS, run, broker)
+        assert min(logins.logins.count("token"), logins.logins.count("payload")) >= 3, logins.logins
+        assert not logins.refusals
+        assert not [secret for secret in (SECRET_KEY, *logins.signatures) if secret in printed]
     assert_nothing_failed(printed, config)
 
 

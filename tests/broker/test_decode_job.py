@@ -12,7 +12,7 @@ from servers.kafka import Broker
 from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
-from support.kafka_clients import as_reader
+from support.kafka_clients import as_reader, configure_offsets_topic
 
 
 def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
@@ -90,23 +90,13 @@ def test_decode_job_records_deleted_by_retention_are_counted_as_lost(
 
 def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
     """Let retention delete records of the topic's only partition until its log starts at or above an offset."""
-    configs = "kafka.admin.ConfigCommand"
-    topic = (
-        "--bootstrap-server",
-        broker.bootstrap,
-        "--entity-type",
-        "topics",
-        "--entity-name",
-        OFFSETS_TOPIC,
-        "--alter",
-    )
-    broker.tool(configs, *topic, "--add-config", "cleanup.policy=delete,retention.ms=1")
+    configure_offsets_topic(broker.bootstrap, cleanup_policy="delete", retention_ms="1")
     deadline = time.monotonic() + 60
     with OffsetsTopic(config.kafka_settings()) as offsets:
         while offsets.bounds()[0].log_start_offset < behind + 4:
             assert time.monotonic() < deadline, offsets.bounds()
             time.sleep(0.2)
-    broker.tool(configs, *topic, "--delete-config", "retention.ms", "--add-config", "cleanup.policy=compact")
+    configure_offsets_topic(broker.bootstrap, cleanup_policy="compact", retention_ms="604800000")
 
 
 def test_run_warehouse_not_writable_exits_with_one_line_naming_its_path(

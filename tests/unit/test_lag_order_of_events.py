@@ -61,6 +61,7 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
     processor._retention = SimpleNamespace(refresh=lambda _calculator: None)
     processor.has_new_commits = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
+    processor._missed = SimpleNamespace(fresh=lambda: ())
     processor._commits = Commits(pa.Table.from_pylist([commit(-5, 100), commit(3_600, 460)], COMMITS))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]
     rows: list[Row] = []
