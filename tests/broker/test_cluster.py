@@ -228,7 +228,9 @@ def committed(config: Config) -> set[int]:
 def assert_nothing_failed(printed: str, config: Config) -> None:
     assert "restarting it in" not in printed
     assert committed(config) == set(range(max(committed(config)) + 1))
-    assert {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")} == {("orders", None)}
+    # A sample while a commit is written has the offsets topic, too: its last stable offset is behind its end then.
+    answers = {(row["topic"], row["error"]) for row in landed.rows(config, "log_offsets")}
+    assert answers - {(OFFSETS_TOPIC, None)} == {("orders", None)}
 
 
 def test_spark_submit_executor_and_python_worker_killed_lands_each_record_once(
