@@ -32,7 +32,7 @@ demo-keep: ## Run the demo until Ctrl-C.
 
 ##@ Checks
 
-test: $(READY) ## Lint and run the tests for a change: unit, Spark, a real broker (fifteen minutes).
+test: $(READY) ## Lint and run the tests for a change: unit, Spark, a real broker (15 to 30 minutes).
 	@$(MAKE) --no-print-directory -j 2 lint prepare
 	$(PYTEST) -n $(WORKERS) -m "not full"
 
