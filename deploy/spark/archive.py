@@ -103,7 +103,7 @@ def _zipped(folder: Path, target: Path) -> Path:
 
 def main() -> int:
     """Write both archives into the folder, by default `dist`."""
-    folder, *extras = map(str, sys.argv[1:] or ["dist"])
+    folder, *extras = sys.argv[1:] or ["dist"]
     known = metadata.metadata("grouptrail").get_all("Provides-Extra") or []
     if unknown := set(extras).difference(known):
         print(f"archive: no extra {', '.join(sorted(unknown))}: there are {', '.join(known)}", file=sys.stderr)

@@ -95,11 +95,16 @@ def commit_all(bootstrap: str, group: str, offsets: Mapping[tuple[str, int], int
 
 def configure_offsets_topic(bootstrap: str, **settings: str) -> None:
     """Set properties of the offsets topic."""
+    configure_topic(bootstrap, OFFSETS_TOPIC, **settings)
+
+
+def configure_topic(bootstrap: str, topic: str, **settings: str) -> None:
+    """Set properties of a topic."""
     entries = [
         ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
         for name, value in settings.items()
     ]
-    resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=entries)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: what it has been asked fails when it is gone
     admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
 

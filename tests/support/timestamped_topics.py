@@ -8,19 +8,12 @@ import uuid
 from contextlib import closing
 
 from confluent_kafka import TopicPartition as ConfluentPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, TopicPartition
 
 from grouptrail.kafka.cluster import Cluster
 from servers.kafka import Broker
-from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, await_that, configure_topic, producer
 
 NOW_MS = time.time_ns() // 1_000_000
 HOUR_MS = 3_600_000
@@ -99,11 +92,7 @@ def produce_in_transactions(broker: Broker, kind: str, topic: str) -> None:
 def _compact(broker: Broker, topic: str) -> None:
     """Wait until a topic is compacted, and keep it as it is: the active segment is not compacted."""
     await_that(lambda: _is_compacted(broker, topic))
-    keep = {"min.cleanable.dirty.ratio": "1", "min.compaction.lag.ms": str(HOUR_MS)}
-    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in keep.items()]
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(PATIENCE_SECONDS)
+    configure_topic(broker.bootstrap, topic, min_cleanable_dirty_ratio="1", min_compaction_lag_ms=str(HOUR_MS))
 
 
 def _is_compacted(broker: Broker, topic: str) -> bool:

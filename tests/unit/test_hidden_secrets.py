@@ -40,7 +40,7 @@ ADDRESSES = {
     "only-spark": f"hdfs://{CANARY}:{CANARY}@127.0.0.1:1/lake?{CANARY}",
 }
 # The same settings with other rows or fewer: all commands with them are for a full run.
-ALIKE = ("readable", "damaged")
+MARKS = {name: [pytest.mark.full] if name in ("readable", "damaged") else [] for name in ADDRESSES}
 WEBHOOK = f"http://{CANARY}:{CANARY}@127.0.0.1:1/hook/{CANARY}?key={CANARY}"
 
 # By the name of the parameter. A command with another one that it needs must be added here.
@@ -124,10 +124,7 @@ def of(address: str, store: dict[str, str], tmp_path: Path, **sections: dict[str
     ("address", "debug"),
     [
         pytest.param("readable", (), id="without-debug"),
-        *(
-            pytest.param(name, ("--debug",), id=name, marks=pytest.mark.full if name in ALIKE else ())
-            for name in ADDRESSES
-        ),
+        *(pytest.param(name, ("--debug",), id=name, marks=MARKS[name]) for name in ADDRESSES),
     ],
 )
 def test_command_of_any_kind_prints_no_secret(
@@ -229,10 +226,7 @@ def test_command_that_fails_unexpectedly_prints_no_secret_of_an_address(
 
 @pytest.mark.parametrize(
     "address",
-    [
-        pytest.param(address, id=name, marks=pytest.mark.full if name in ALIKE else ())
-        for name, address in ADDRESSES.items()
-    ],
+    [pytest.param(address, id=name, marks=MARKS[name]) for name, address in ADDRESSES.items()],
 )
 def test_served_pages_metrics_and_log_show_no_secret(address: str, store: dict[str, str], tmp_path: Path) -> None:
     config = load_config(of(address, store, tmp_path), {}, {})

@@ -453,9 +453,10 @@ class SnapshotReader:
 
     def _owners_of(self, groups: pa.Table) -> pa.Table:
         """Return the owner of each partition of groups of consumers, the newest if a table has two."""
-        tables = [self._tables.get(name) for name in _READ_FOR_OWNERS] if self._has_owners else [None]
-        opened = [table for table in tables if table is not None]
-        if len(opened) < len(tables):
+        if not self._has_owners:
+            return _NO_OWNERS
+        opened = [table for name in _READ_FOR_OWNERS if (table := self._tables.get(name)) is not None]
+        if len(opened) < len(_READ_FOR_OWNERS):
             return _NO_OWNERS
         versions = tuple(table.version() for table in opened)
         if self._owners is None or self._owners[0] != versions:
