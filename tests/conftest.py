@@ -71,6 +71,26 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _SECONDS[run_kind(report.keywords), unit_of(report.nodeid)] += report.duration
 
 
+class FailuresAtOnce:
+    """Names each failed test as it fails: a run that is cut off prints no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+            crash = getattr(report.longrepr, "reprcrash", None)
+            first_line = (crash.message if crash else report.longreprtext).strip().partition("\n")[0]
+            reporter.write_line(f"\n{report.when} of {report.nodeid}: {first_line[:300]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(FailuresAtOnce(config))
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--record-seconds") and "PYTEST_XDIST_WORKER" not in os.environ:
         record_seconds(_SECONDS)
