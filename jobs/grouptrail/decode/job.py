@@ -47,13 +47,15 @@ def start(context: JobContext[DecodeConfig]) -> Query:
     if not checkpoint.has_finished_batch():
         # What was read from log segments, or before `recover`, is not read again.
         first_offsets = segment_ends(read_ends(warehouse)) | first_offsets
+    with OffsetsTopic(context.kafka) as offsets_topic:
+        group = offsets_topic.answering_group()
     topic = RecordRanges(context.kafka)
     planned = read_offsets_topic(
         warehouse.session,
         context.kafka,
         topic.partitions(),
         first_offsets,
-        group=topic.answering_group(),
+        group=group,
         max_records_per_batch=settings.max_records_per_batch,
     )
     writer = DecodeBatchWriter(

@@ -1,10 +1,11 @@
-"""The partition of __consumer_offsets that holds a group: its leader is the group's coordinator."""
+"""The topics that coordinators write, and the partition that holds a group: its leader is the group's coordinator."""
 
 from __future__ import annotations
 
 from struct import iter_unpack
 
 OFFSETS_TOPIC = "__consumer_offsets"
+SHARE_STATE_TOPIC = "__share_group_state"
 
 
 def coordinator_partition(group_id: str, partitions: int) -> int:

@@ -1,4 +1,4 @@
-"""Ranges of offsets of the offsets topic, read as Arrow batches.
+"""Ranges of offsets of a coordinators' topic, read as Arrow batches.
 
 kafka-python's consumer makes an object of each record, and waits between the reads of ranges that are small.
 """
@@ -16,10 +16,9 @@ import pyarrow as pa
 from kafka import errors as client_errors
 
 from grouptrail.kafka import client_internals
-from grouptrail.kafka.coordinator import OFFSETS_TOPIC
+from grouptrail.kafka.coordinator_topic import CoordinatorTopic
 from grouptrail.kafka.errors import ClusterError, KafkaDeniedError
 from grouptrail.kafka.log import LogBounds, Ranges
-from grouptrail.kafka.offsets_topic import OffsetsTopic
 from grouptrail.kafka.record_columns import Fetched, fetched, within
 
 _PAUSE_SECONDS = 0.5
@@ -78,14 +77,11 @@ def _noted(progress: Progress) -> Iterator[None]:
         progress.fault = error
 
 
-class RecordRanges(OffsetsTopic):
+class RecordRanges(CoordinatorTopic):
     """Reads committed records of the topic. When it is pickled, its settings are: the copy connects by itself."""
 
     _limits = FetchLimits(partition_bytes=512 << 10, max_bytes=4 << 20, wait_ms=500)
     _leaders: Mapping[int, int] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._settings,)
 
     def read(self, ranges: Ranges) -> Iterator[pa.RecordBatch]:
         """Yield the records of some ranges, those of a partition in order; out: batches of `RECORD_SCHEMA`.
@@ -123,7 +119,7 @@ class RecordRanges(OffsetsTopic):
                     progress.fault = client_errors.LeaderNotAvailableError()
             if offsets:
                 requests = {
-                    leader: client_internals.fetch_request(OFFSETS_TOPIC, of_leader, **self._limits._asdict())
+                    leader: client_internals.fetch_request(self.topic, of_leader, **self._limits._asdict())
                     for leader, of_leader in offsets.items()
                 }
                 sent = self._ask(lambda admin: client_internals.send_to_nodes(admin, requests))
@@ -133,7 +129,7 @@ class RecordRanges(OffsetsTopic):
 
     def _leader(self, partition: int) -> int | None:
         if self._leaders is None:
-            partitions = self.partition_metadata({OFFSETS_TOPIC: None})
+            partitions = self.partition_metadata({self.topic: None})
             self._leaders = {one.partition: one.leader for one in partitions if one.leader is not None}
         return self._leaders.get(partition)
 
@@ -179,7 +175,7 @@ class RecordRanges(OffsetsTopic):
                     progress.move(partition, progress.end[partition])
         if progress.end and progress.stalled_seconds > _GIVEN_UP_AFTER_SECONDS:
             raise ClusterError(
-                f"{self._servers} returns no records of {OFFSETS_TOPIC}, partitions "
+                f"{self._servers} returns no records of {self.topic}, partitions "
                 f"{', '.join(map(str, sorted(progress.end)))}, although it has them: see the brokers' log"
             )
         time.sleep(_PAUSE_SECONDS)
