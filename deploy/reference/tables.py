@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from grouptrail import contracts
-from grouptrail.config import Config
-from grouptrail.jobs import jobs_for
+from grouptrail.jobs import DECODE, JOBS, POLL
 
 _HEAD = """\
 # Tables and views
@@ -29,9 +28,7 @@ def page() -> str:
 
 
 def _jobs() -> str:
-    topic, admin = (jobs_for(Config(source=source)) for source in ("topic", "admin"))
-    by_place = zip(topic, admin, strict=True)
-    jobs = dict.fromkeys(job for of_place in by_place for job in of_place)
+    jobs = [other for job in JOBS for other in ((job, POLL) if job is DECODE else (job,))]
     lines = (
         f"| `{job.name}` | {job.about} | {_names(job.reads) or 'none'} | {_names(job.writes)} |\n" for job in jobs
     )

@@ -5,6 +5,7 @@
     offset_commits + brokers --log-offsets-> log_offsets
     brokers --cluster-> brokers, topics, topic_partitions, topic_configs, coordinators, cluster_info,
                          log_sizes
+    __share_group_state --share-state-> share_group_state
     brokers' log files --broker-log-> broker_log_events, and what they prove in the history
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances,
                                    tombstone_checks
@@ -88,7 +89,7 @@ class Job:
     """A job, whose functions are those of a module, imported when one is called: most need Spark.
 
     `name` is that of its checkpoint's folder, and for `--job`; `about` continues a sentence about it in `--help`.
-    `reads` are the tables that it reads, and `__consumer_offsets`; `writes` those that its batches are written to.
+    `reads` are the tables that it reads, and topics of coordinators; `writes` those that its batches are written to.
     `follows` is the table whose appends are its stream; None if they do not come from a table. `publishes_lag`: it
     uses the context's `feed`. `resumes_from_tables`: its tables are enough to resume, so that its checkpoint may be
     lost.
@@ -157,6 +158,14 @@ CLUSTER = Job(
     module="grouptrail.cluster_facts.job",
     resumes_from_tables=True,
 )
+SHARE_STATE = Job(
+    name="share-state",
+    about="reads what share coordinators store of share groups' progress, if there are any",
+    reads=("__share_group_state",),
+    writes=("share_group_state",),
+    module="grouptrail.share_state.job",
+    resumes_from_tables=True,
+)
 BROKER_LOG = Job(
     name="broker-log",
     about="follows the brokers' log files of `broker_log.files`, and applies what they prove to the history",
@@ -198,7 +207,7 @@ LAG = Job(
     publishes_lag=True,
 )
 
-JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, CLUSTER, BROKER_LOG, HISTORY, LAG)
+JOBS: tuple[Job, ...] = (DECODE, LOG_OFFSETS, CLUSTER, SHARE_STATE, BROKER_LOG, HISTORY, LAG)
 
 
 def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
@@ -206,7 +215,11 @@ def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
     jobs = (POLL if job is DECODE and not config.reads_topic else job for job in JOBS)
     if names:
         return tuple(job for job in jobs if job.name in names)
-    disabled = {CLUSTER: not config.cluster_facts.enabled, BROKER_LOG: not config.broker_log.files}
+    disabled = {
+        CLUSTER: not config.cluster_facts.enabled,
+        SHARE_STATE: not (config.share_state.enabled and config.reads_topic),
+        BROKER_LOG: not config.broker_log.files,
+    }
     return tuple(job for job in jobs if not disabled.get(job))
 
 

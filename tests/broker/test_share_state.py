@@ -1,16 +1,21 @@
-"""Records of `__share_group_state` that a real share coordinator writes, compared with what Kafka prints of them."""
+"""Records of `__share_group_state` that a real share coordinator writes, compared with what Kafka prints of them, and
+landed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
+from grouptrail.config import Config
+from grouptrail.storage.warehouse import Warehouse
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 from grouptrail.wire.text import record_json
 from servers.kafka import SHARE_STATE_FORMATTER, VERSIONS, Broker
 from servers.offsets_topic import read_records
+from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import await_that, make_orders, producer
 
 STATE_TOPIC = "__share_group_state"
@@ -83,3 +88,39 @@ def test_decode_record_share_state_matches_kafkas_formatter(queued: Broker) -> N
     assert {(0, False), (1, False), (0, True)} <= kinds
     assert {AVAILABLE, ACKNOWLEDGED, ARCHIVED} <= states
     assert is_counted
+
+
+def test_share_state_job_lands_each_record_once_with_the_fields_that_kafka_prints(
+    queued: Broker, cli: Cli, tmp_path: Path
+) -> None:
+    """Also when it runs again; Kafka's formatter is asked for the same records."""
+    config = Config(kafka={"bootstrap.servers": queued.bootstrap}, warehouse=str(tmp_path))
+    for _ in range(2):
+        succeeded(cli(config, "run", "--job", "share-state", "--once"))
+    rows = Warehouse(str(tmp_path), config.cluster).table("share_group_state").select("*", "ORDER BY record_offset")
+    printed = queued.formatted(SHARE_STATE_FORMATTER, topic=STATE_TOPIC)
+    assert [row["record_offset"] for row in rows] == sorted(row["offset"] for row in printed)
+    theirs = {row["offset"]: row for row in printed}
+    for row in rows:
+        key, value = theirs[row["record_offset"]]["key"]["data"], theirs[row["record_offset"]]["value"]
+        assert (row["group_id"], row["topic_id"], row["partition"]) == (GROUP, key["topicId"], key["partition"])
+        assert row["is_tombstone"] == (value is None)
+        if value is not None:
+            data = value["data"]
+            assert row["snapshot_epoch"] == data["snapshotEpoch"]
+            assert _known(row["start_offset"]) == data["startOffset"]
+            assert _known(row["delivery_complete_count"]) == data.get("deliveryCompleteCount", -1)
+            assert [list(batch.values()) for batch in row["state_batches"]] == [
+                [batch["firstOffset"], batch["lastOffset"], batch["deliveryState"], batch["deliveryCount"]]
+                for batch in data["stateBatches"]
+            ]
+
+
+def test_share_state_job_without_a_share_group_waits_for_one(broker: Broker, cli: Cli, tmp_path: Path) -> None:
+    config = Config(kafka={"bootstrap.servers": broker.bootstrap}, warehouse=str(tmp_path))
+    assert "share-state: " not in succeeded(cli(config, "run", "--job", "share-state", "--once"))
+    assert not Warehouse(str(tmp_path), config.cluster).table("share_group_state").has_rows()
+
+
+def _known(number: int | None) -> int:
+    return -1 if number is None else number

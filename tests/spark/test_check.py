@@ -51,6 +51,7 @@ def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
     assert {one.table for one in checked} == contracts.tables().keys() - {
         "check_results",
         "broker_log_events",
+        "share_group_state",
         "tombstone_checks",
         *CLUSTER_FACTS.writes,
     }

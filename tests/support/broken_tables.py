@@ -45,6 +45,10 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {**RECORD, "record_partition": 99, "decoder_version": None},
         RECORD,
     ],
+    "share_group_state": [
+        {**RECORD, "record_type": "odd", "value_version": None, "is_tombstone": False, "start_offset": -1},
+        {**RECORD, "reason": "truncated", "fault_in": None, "read_at": None},
+    ],
     "generations": [
         {"record_offset": 1, "generation": 5, "group_kind": "odd", "member_count": 3, "members": [], "skew": -1},
         {

@@ -14,6 +14,7 @@ from grouptrail.config.model import (
     HistoryConfig,
     LagConfig,
     LogOffsetsConfig,
+    ShareStateConfig,
 )
 
 
@@ -35,6 +36,14 @@ class ClusterFactsSettings:
 
     cluster_facts: ClusterFactsConfig
     requests_per_second: float
+
+
+@dataclass(frozen=True)
+class ShareStateSettings:
+    """Of the share-state job; a key or value of more than `max_record_bytes` is not decoded."""
+
+    share_state: ShareStateConfig
+    max_record_bytes: int
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,11 @@ def log_offsets(config: Config) -> LogOffsetsSettings:
 def cluster_facts(config: Config) -> ClusterFactsSettings:
     """Return the settings of the cluster job."""
     return ClusterFactsSettings(config.cluster_facts, config.admin.requests_per_second)
+
+
+def share_state(config: Config) -> ShareStateSettings:
+    """Return the settings of the job that reads share groups' state."""
+    return ShareStateSettings(config.share_state, config.decode.max_record_bytes)
 
 
 def broker_log(config: Config) -> BrokerLogConfig:

@@ -103,6 +103,16 @@ class ClusterFactsConfig(Section):
     """How often the sizes of all replicas' logs are read, with a sample of the cluster; 0: never."""
 
 
+class ShareStateConfig(Section):
+    """Records of share groups (KIP-932) in `__share_group_state`."""
+
+    enabled: bool = True
+    """Run the job `share-state`, unless jobs are named: it needs READ and DESCRIBE on `__share_group_state`. With
+    `source = "admin"` it never runs."""
+    interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
+    """How often new records are read."""
+
+
 class BrokerLogConfig(Section):
     """The brokers' log files that the job `broker-log` follows."""
 
@@ -329,6 +339,7 @@ class Config(Section):
     admin: AdminConfig = Field(default_factory=AdminConfig)
     log_offsets: LogOffsetsConfig = Field(default_factory=LogOffsetsConfig)
     cluster_facts: ClusterFactsConfig = Field(default_factory=ClusterFactsConfig)
+    share_state: ShareStateConfig = Field(default_factory=ShareStateConfig)
     broker_log: BrokerLogConfig = Field(default_factory=BrokerLogConfig)
     history: HistoryConfig = Field(default_factory=HistoryConfig)
     lag: LagConfig = Field(default_factory=LagConfig)

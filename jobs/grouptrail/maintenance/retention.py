@@ -7,7 +7,7 @@ of each key is kept, as after compaction, so that no live group or committed off
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ _ENDED = {
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
 
-ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "broker_log_events", "check_results")
+ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "share_group_state", "broker_log_events", "check_results")
 """The tables with a retention, in an order that is safe to interrupt: the next run continues."""
 
 
@@ -78,6 +78,8 @@ def rules(queries: Queries, keep: MaintainConfig, name: str, now: datetime) -> I
             yield _older(queries, name, "sampled_at", oldest)
         if keep.thin_samples:
             yield _thinned(queries, keep.thin_samples, name, now, oldest)
+    elif name == "share_group_state" and keep.decoded_days:
+        yield _share_state(queries, now - timedelta(days=keep.decoded_days))
     elif name == "broker_log_events" and keep.history_days:
         yield _older(queries, name, "logged_at", now - timedelta(days=keep.history_days))
     elif name == "check_results" and keep.check_results_days:
@@ -249,6 +251,17 @@ def _records(queries: Queries, name: str, bounds: dict[int, int]) -> Rule:
         return Rule(name, _WHY_RECORDS, where)
     newest = f"record_offset = max(record_offset) OVER (PARTITION BY record_partition, {', '.join(KEYS[name])})"
     return Rule(name, _WHY_RECORDS, where, f"NOT is_tombstone AND {newest}")
+
+
+def _share_state(queries: Queries, cutoff: datetime) -> Rule:
+    """Return records of share groups' state, except the newest of each key unless it is a tombstone.
+
+    The newest of each partition of their topic stays, too: it says where to read on.
+    """
+    of_partition = "record_offset = max(record_offset) OVER (PARTITION BY record_partition{})"
+    of_key = of_partition.format(", group_id, topic_id, partition")
+    stays = f"{of_partition.format('')} OR NOT is_tombstone AND {of_key}"
+    return replace(_older(queries, "share_group_state", "record_at", cutoff), stays=stays)
 
 
 def _below(queries: Queries, bounds: dict[int, int], column: str, sign: str) -> str:

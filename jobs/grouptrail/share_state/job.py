@@ -1,0 +1,150 @@
+"""The job `share-state`: lands each record of `__share_group_state` once.
+
+Where to read on is known from the table alone: rows are appended in one commit, and those of a partition in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from grouptrail.console.progress import Log
+from grouptrail.jobs import SHARE_STATE, JobContext
+from grouptrail.kafka.coordinator import SHARE_STATE_TOPIC
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, TopicMissingError
+from grouptrail.kafka.log import LogBounds, Ranges
+from grouptrail.kafka.record_ranges import RecordRanges
+from grouptrail.memory import release_memory
+from grouptrail.share_state.rows import TABLE, rows_of
+from grouptrail.storage.checkpoints import Start
+from grouptrail.storage.thread_query import IntervalQuery
+
+if TYPE_CHECKING:
+    from grouptrail.config.job_settings import ShareStateSettings
+    from grouptrail.storage.following import Query
+    from grouptrail.storage.table import Table
+    from grouptrail.storage.warehouse import Warehouse
+
+RECORDS_A_BATCH = 50_000
+"""So many records are decoded at a time: their rows take some 100 MB."""
+
+# By then the other jobs have done their first batches, which should not have to share the processors.
+_FIRST_AFTER_SECONDS = 5.0
+
+
+def check(context: JobContext[ShareStateSettings]) -> None:
+    """Raise unless the warehouse can be written; the topic need not exist."""
+    context.warehouse.check()
+
+
+def start(context: JobContext[ShareStateSettings]) -> Query:
+    """Start the query. In: `__share_group_state`; out: `share_group_state`."""
+    warehouse, settings = context.warehouse, context.settings
+    warehouse.ensure(SHARE_STATE.writes)
+    checkpoint = warehouse.checkpoint(SHARE_STATE.name)
+    checkpoint.open(())  # it may be older than the table, which says where to read on
+    topic = RecordRanges(context.kafka, SHARE_STATE_TOPIC)
+    landing = Landing(warehouse, topic, max_record_bytes=settings.max_record_bytes, log=context.log)
+    return IntervalQuery(
+        checkpoint,
+        process=landing.process,
+        once=context.once,
+        every_seconds=settings.share_state.interval_seconds,
+        first_after_seconds=0 if context.once else _FIRST_AFTER_SECONDS,
+    )
+
+
+def start_after_loss(_context: JobContext[ShareStateSettings]) -> Start:
+    """Return no position to start from: the table says where to read on."""
+    return {}
+
+
+class Landing:
+    """Reads the new records of the topic and appends them.
+
+    Brokers that do not answer, or a right that is missing, end nothing: the log has one line, and the next batch asks
+    again. Without the topic there is nothing to do, as no share group has read yet.
+    """
+
+    def __init__(self, warehouse: Warehouse, topic: RecordRanges, *, max_record_bytes: int, log: Log) -> None:
+        self._table = warehouse.table(TABLE)
+        self._topic = topic
+        self._max_record_bytes = max_record_bytes
+        self._log = log
+        self._positions: dict[int, int] | None = None
+        self._problem: str | None = None
+        self._recreated: str | None = None
+
+    def process(self, batch: int) -> bool:
+        """Land what is new, up to `RECORDS_A_BATCH`, and return whether there is more."""
+        started = time.monotonic()
+        try:
+            has_more = self._land(batch, started)
+        except TopicMissingError:
+            has_more, problem = False, None
+        except KafkaDeniedError as error:
+            has_more, problem = False, f"{error}; or, without share groups, set share_state.enabled = false"
+        except ClusterError as error:
+            has_more, problem = False, str(error)
+        else:
+            problem = self._recreated
+        if problem not in (None, self._problem):
+            self._log(f"share-state: {problem}")
+        self._problem = problem
+        release_memory(after_seconds=time.monotonic() - started)
+        return has_more
+
+    def _land(self, batch: int, started: float) -> bool:
+        bounds = self._topic.bounds()
+        positions = next_offsets(self._table) if self._positions is None else self._positions
+        ranges, has_more = ranges_to_read(bounds, positions, most=RECORDS_A_BATCH)
+        self._recreated = recreated(bounds, positions)
+        if not ranges:
+            self._positions = positions
+            return False
+        rows = rows_of(self._topic.read(ranges), self._max_record_bytes)
+        self._positions = None  # read again from the table if the append fails
+        if len(rows):
+            self._table.append(rows, shared={"read_at": datetime.now(UTC)})
+            self._log(f"share-state batch {batch}: {len(rows):,} records in {time.monotonic() - started:.1f} s")
+        self._positions = positions | {partition: end for partition, (_, end) in ranges.items()}
+        return has_more
+
+
+def next_offsets(table: Table) -> dict[int, int]:
+    """Return the offset after the newest record that the table has of each partition of the topic."""
+    rows = table.select("record_partition, max(record_offset) + 1 AS next_offset", "GROUP BY record_partition")
+    return {row["record_partition"]: row["next_offset"] for row in rows}
+
+
+def ranges_to_read(
+    bounds: Mapping[int, LogBounds], positions: Mapping[int, int], *, most: int
+) -> tuple[Ranges, bool]:
+    """Return the next offsets to read, `most` in all, and whether there are more.
+
+    Share coordinators delete records before the last snapshots: what is gone is passed over.
+    """
+    ranges: dict[int, tuple[int, int]] = {}
+    has_more = False
+    for partition, log in bounds.items():
+        start = max(positions.get(partition, log.log_start_offset), log.log_start_offset)
+        end = min(log.last_stable_offset, start + most)
+        has_more |= end < log.last_stable_offset
+        if start < end:
+            ranges[partition] = start, end
+            most -= end - start
+    return ranges, has_more
+
+
+def recreated(bounds: Mapping[int, LogBounds], positions: Mapping[int, int]) -> str | None:
+    """Return that the log of a partition ends before what was read of it; None if none does."""
+    short = [at for at, log in sorted(bounds.items()) if log.log_end_offset < positions.get(at, 0)]
+    if not short:
+        return None
+    names = ", ".join(f"{SHARE_STATE_TOPIC}-{partition}" for partition in short)
+    return (
+        f"{names}: the log ends before what was read of it; was the topic deleted and created again? New records "
+        "would be taken for old ones: delete the rows of this cluster from share_group_state"
+    )
