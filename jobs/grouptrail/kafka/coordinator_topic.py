@@ -17,10 +17,10 @@ from grouptrail.kafka.settings import DEADLINE_SECONDS
 
 _TOPIC_DENIED = 29
 # Brokers create each of these topics when it is first needed.
-_UNUSED = {
-    OFFSETS_TOPIC: "no consumer group has ever committed on this cluster; start one, or check "
-    'kafka."bootstrap.servers"',
-    SHARE_STATE_TOPIC: "no share group has ever read a record on this cluster",
+_MISSING = {
+    OFFSETS_TOPIC: "there is no topic __consumer_offsets at {}: no consumer group has ever committed on this cluster; "
+    'start one, or check kafka."bootstrap.servers"',
+    SHARE_STATE_TOPIC: "there is no topic __share_group_state at {}: no share group has ever read on this cluster",
 }
 
 
@@ -42,7 +42,7 @@ class CoordinatorTopic(Cluster):
         """Return the topic's partitions, ascending."""
         [topic] = self._ask(lambda admin: admin.describe_topics([self.topic]))
         if topic["error_code"] == UNKNOWN_TOPIC:
-            raise TopicMissingError(f"there is no topic {self.topic} at {self._servers}: {_UNUSED[self.topic]}")
+            raise TopicMissingError(_MISSING[self.topic].format(self._servers))
         if topic["error_code"] == _TOPIC_DENIED:
             raise KafkaDeniedError(f"{self._servers} does not let this principal see {self.topic}: {self._rights}")
         if topic["error_code"]:
