@@ -18,8 +18,8 @@ from grouptrail.kafka.settings import DEADLINE_SECONDS
 _TOPIC_DENIED = 29
 # Brokers create each of these topics when it is first needed.
 _MISSING = {
-    OFFSETS_TOPIC: "there is no topic __consumer_offsets at {}: no consumer group has ever committed on this cluster; "
-    'start one, or check kafka."bootstrap.servers"',
+    OFFSETS_TOPIC: "there is no topic __consumer_offsets at {}: no consumer group has ever committed on this "
+    'cluster; start one, or check kafka."bootstrap.servers"',
     SHARE_STATE_TOPIC: "there is no topic __share_group_state at {}: no share group has ever read on this cluster",
 }
 
