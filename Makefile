@@ -12,6 +12,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 
+# uv compiles no modules: without caches each of the thousand processes of the tests would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-keep test test-full test-unit test-spark test-broker prepare lint audit format bench soak fleet archive dashboards chart docs site pins digests layouts facts clean
 
