@@ -171,7 +171,7 @@ class SmallInstall:
     @property
     def environ(self) -> dict[str, str]:
         return {
-            "PATH": os.defpath, "HOME": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": os.defpath, "HOME": str(self.folder),
             "GROUPTRAIL_WAREHOUSE": str(self.warehouse), "GROUPTRAIL_EXPORTER__LISTEN": "127.0.0.1:0",
         }  # fmt: skip
 

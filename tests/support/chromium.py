@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from support.deadlines import scaled
+
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts"
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -92,8 +94,7 @@ class Browser:
             page.send(f"{domain}.enable")
         width, height = size
         page.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        page.send("Emulation.setEmulatedMedia", features=[scheme])
+        page.show_scheme("dark" if dark else "light")
         if is_offline:
             page.send(
                 "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
@@ -118,7 +119,7 @@ class Browser:
                 self._pages[answer["sessionId"]].note(answer)
 
     def _message(self) -> dict[str, Any]:
-        deadline = time.monotonic() + _DEADLINE_SECONDS
+        deadline = time.monotonic() + scaled(_DEADLINE_SECONDS)
         while b"\0" not in self._unread:
             ready, _, _ = select.select([self._from], [], [], max(0, deadline - time.monotonic()))
             part = os.read(self._from, 1 << 20) if ready else b""
@@ -153,9 +154,15 @@ class Page:
 
     def wait_for(self, expression: str) -> None:
         """Wait until the expression is true."""
-        deadline = time.monotonic() + _DEADLINE_SECONDS
+        deadline = time.monotonic() + scaled(_DEADLINE_SECONDS)
         while not self.value(expression):
             assert time.monotonic() < deadline, f"never true: {expression}"
+            time.sleep(0.02)
+
+    def show_scheme(self, scheme: str) -> None:
+        """Show the page in a colour scheme: light or dark."""
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.drawn()
 
     def drawn(self) -> None:
         """Wait until pending drawing is done."""

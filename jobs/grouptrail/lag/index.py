@@ -144,14 +144,19 @@ def whole(column: Any) -> pa.Array:
 
 def ints(column: Any, unknown: int = UNKNOWN) -> Ints:
     """Return integers, or the microseconds of timestamps; `unknown` for nulls."""
+    column = whole(column)
+    # Each call of Arrow's kernels takes longer than reading the rows of a small sample.
     if pa.types.is_timestamp(column.type):
-        column = pc.cast(column, pa.int64())
-    return np.asarray(pc.fill_null(pc.cast(whole(column), pa.int64()), unknown))
+        column = column.view(pa.int64())
+    elif column.type != pa.int64():
+        column = column.cast(pa.int64())
+    return np.asarray(column.fill_null(unknown) if column.null_count else column)
 
 
 def floats(column: Any) -> Floats:
     """Return floating-point numbers; NaN for nulls."""
-    return np.asarray(pc.fill_null(whole(column), np.nan), np.float64)
+    column = whole(column)
+    return np.asarray(column.fill_null(np.nan) if column.null_count else column, np.float64)
 
 
 def moment(micros: int) -> datetime:

@@ -116,6 +116,8 @@ class _Newest:
         return len(self._newest), pc.sum(self._newest["record_offset"]).as_py() or 0
 
     def _merge(self) -> None:
+        if not self._waiting:
+            return
         due = pa.concat_tables([READ.empty_table(), *self._waiting])
         self._waiting = []
         ahead = of_partitions(self.clock_offsets, ints(due["record_partition"]))
