@@ -116,6 +116,7 @@ def test_all_pairs_of_choices_are_among_the_rendered_ones() -> None:
         assert seen == set(itertools.product(range(count), range(other_count)))
 
 
+@pytest.mark.full
 def test_both_releases_of_helm_make_the_same_objects() -> None:
     old, new = (helm_chart.program(release) for release in helm.WHEELS)
     for values in PAIRS:

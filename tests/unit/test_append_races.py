@@ -45,15 +45,17 @@ def test_append_same_batches_by_three_processes_are_done_once(store: Store) -> N
     assert table.last_version("job") == BATCHES - 1
 
 
-def test_append_processes_killed_at_any_time_leave_each_batch_once(store: Store) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_append_processes_killed_at_any_time_leave_each_batch_once(store: Store, kills: int) -> None:
     """What is started again after a kill repeats all batches."""
     table, choose = table_at(*store), random.Random(5)
     table.ensure()
-    for _ in range(4):
+    for _ in range(kills):
         process = started(*store, "append", 0, BATCHES, ROWS)
         known, deadline = table.last_version("job"), time.monotonic() + scaled(60)
         while table.last_version("job") < min(known + choose.randint(1, 5), BATCHES - 1):
             assert time.monotonic() < deadline
+            time.sleep(0.01)
         process.kill()
         process.wait()
     append_batches(table, 0, BATCHES, ROWS)
@@ -69,12 +71,13 @@ def test_sorting_beside_appends_and_another_sorting_keeps_each_row_once(store: S
     assert len(files(table)) < BATCHES
 
 
-def test_sorting_killed_at_any_time_keeps_each_row_once(store: Store) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(6, marks=pytest.mark.full)])
+def test_sorting_killed_at_any_time_keeps_each_row_once(store: Store, kills: int) -> None:
     """It is killed before, while and after it commits; files that it has written belong to no version then."""
     table, choose = table_at(*store), random.Random(7)
     table.ensure()
     appended, sorted_by_killed = 0, 0
-    for _ in range(6):
+    for _ in range(kills):
         append_batches(table, appended, appended + 5, ROWS)
         appended += 5
         before, stop_at = files(table), choose.random()
@@ -82,6 +85,7 @@ def test_sorting_killed_at_any_time_keeps_each_row_once(store: Store) -> None:
         deadline = time.monotonic() + scaled(60)
         while files(table) == before:
             assert time.monotonic() < deadline
+            time.sleep(0.02)
         end = time.monotonic() + stop_at / 10
         while time.monotonic() < end:
             append_batches(table, appended, appended + 1, ROWS)

@@ -41,7 +41,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def grouptrail(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "grouptrail", *arguments]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=scaled(60), check=False)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -89,7 +89,9 @@ def test_decode_imports_no_spark_arrow_delta_or_configuration() -> None:
         "heavy = {'pyspark', 'pandas', 'numpy', 'pyarrow', 'deltalake', 'kafka', 'rich', 'grouptrail.config'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=False
+    )
     assert run.stderr == "[]\n"
     assert json.loads(run.stdout)["key"]["data"] == {"group": "g"}
 
@@ -97,7 +99,9 @@ def test_decode_imports_no_spark_arrow_delta_or_configuration() -> None:
 def test_cli_module_import_does_not_load_pyspark_or_deltalake() -> None:
     """A misspelt command is reported without waiting for heavy imports."""
     program = "import sys, grouptrail.cli; print('pyspark' in sys.modules or 'deltalake' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=False
+    )
     assert run.stdout == "False\n"
 
 
@@ -165,7 +169,7 @@ def test_decode_stdout_closed_exits_without_stderr_output(arguments: list[str], 
             run.stdin.write(stdin)
             run.stdin.close()
         assert run.stderr.read() == ""
-        assert run.wait(timeout=30) == EXIT_PIPE
+        assert run.wait(timeout=scaled(30)) == EXIT_PIPE
 
 
 def test_decode_sigint_exits_130_without_stderr_output() -> None:
@@ -177,7 +181,7 @@ def test_decode_sigint_exits_130_without_stderr_output() -> None:
         run.stdin.flush()
         assert run.stdout.readline()
         run.send_signal(signal.SIGINT)
-        assert run.wait(timeout=30) == 130
+        assert run.wait(timeout=scaled(30)) == 130
         assert run.stderr.read() == ""
 
 
@@ -298,7 +302,7 @@ def test_sql_without_query_opens_the_prompt_only_on_a_terminal() -> None:
     for terminal, ended in ((True, (0, "prompted\n")), (False, (EXIT_USAGE, ""))):
         command = [sys.executable, "-c", program.format(terminal=terminal)]
         run = subprocess.run(
-            command, capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL
+            command, capture_output=True, text=True, timeout=scaled(60), check=False, stdin=subprocess.DEVNULL
         )
         assert (run.returncode, run.stdout) == ended
 
@@ -381,16 +385,16 @@ def test_cli_grouptrail_error_subclass_exits_with_error_status() -> None:
 )
 def test_backtest_invalid_options_exit_with_usage_error(arguments: list[str], expected: str) -> None:
     """Options are checked before any table is read."""
-    result = grouptrail("backtest", *arguments)
-    assert result.returncode == EXIT_USAGE
+    result = CliRunner().invoke(cli.app, ["backtest", *arguments])
+    assert result.exit_code == EXIT_USAGE
     assert expected in result.stderr
 
 
 @pytest.mark.parametrize("command", [["show", "lag"], ["backtest", "--from", "7d"]])
 def test_lag_commands_without_consumer_lag_table_print_one_line_error(command: list[str], tmp_path: Path) -> None:
     """The line names the missing table and the location searched."""
-    result = grouptrail(*command, "--warehouse", str(tmp_path))
-    assert result.returncode == EXIT_ERROR
+    result = CliRunner().invoke(cli.app, [*command, "--warehouse", str(tmp_path)])
+    assert result.exit_code == EXIT_ERROR
     assert result.stderr.startswith("grouptrail: nothing has landed in consumer_lag under")
     assert result.stderr.count("\n") == 1
 
@@ -410,7 +414,7 @@ def serving(
             assert process.stderr is not None
             yield process.stderr.readline
             process.send_signal(ended_by)
-            assert process.wait(timeout=60) == 128 + ended_by
+            assert process.wait(timeout=scaled(60)) == 128 + ended_by
             assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()
@@ -488,9 +492,9 @@ def test_serve_sigterm_exits_143_without_traceback(tmp_path: Path) -> None:
     ids=lambda arguments: arguments[0].strip("\x1b"),
 )
 def test_usage_error_repeats_no_control_character_of_an_argument(arguments: list[str]) -> None:
-    run = grouptrail(*arguments)
-    assert run.returncode in (1, 2)
-    assert "\x1b" not in run.stdout + run.stderr
+    run = CliRunner().invoke(cli.app, arguments)
+    assert run.exit_code in (1, 2)
+    assert "\x1b" not in run.output
     assert "\\x1b[31mred" in run.stderr
 
 
@@ -498,8 +502,8 @@ def test_check_of_a_mistyped_warehouse_creates_no_folder(tmp_path: Path) -> None
     """Before Spark is started; so do the other commands that need tables."""
     mistyped = tmp_path / "mistyped"
     for command in (["check"], ["repair"], ["recover"], ["rebuild", "history"], ["maintain", "--dry-run"]):
-        run = grouptrail(*command, "--warehouse", str(mistyped))
-        assert run.returncode == 1
+        run = CliRunner().invoke(cli.app, [*command, "--warehouse", str(mistyped)])
+        assert run.exit_code == 1
         assert run.stderr.splitlines() == [
             f"grouptrail: there is no warehouse {mistyped}: check --warehouse, or run grouptrail run first"
         ]

@@ -153,8 +153,16 @@ def both(commits: list[int]) -> dict[int, list[int]]:
     return {BUSY: commits, SPARSE: commits}
 
 
-@pytest.mark.parametrize("gap", [600, HOUR])
-@pytest.mark.parametrize("early", [0.02, 0.3, 0.7, 0.98])
+@pytest.mark.parametrize(
+    ("gap", "early"),
+    [
+        *[(600, 0.02), (600, 0.98), (HOUR, 0.3)],
+        *(
+            pytest.param(*more, marks=pytest.mark.full)
+            for more in [(600, 0.3), (600, 0.7), (HOUR, 0.02), (HOUR, 0.7), (HOUR, 0.98)]
+        ),
+    ],
+)
 def test_status_of_a_rare_record_in_a_group_that_commits_rarely_is_ok(gap: int, early: float) -> None:
     """Whenever it comes between two checkpoints, with any wait before it."""
     records = [round(gap * (4 + 3 * number + early)) for number in range(3)]

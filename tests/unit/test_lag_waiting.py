@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -142,9 +144,16 @@ def test_status_with_a_stamp_far_ahead_is_stop_once_the_record_has_waited() -> N
 SHORT = Rules(Thresholds(window_seconds=120, stop_seconds=60))
 
 
-@pytest.mark.parametrize("step", [1, 3, 10])
-@pytest.mark.parametrize("every", [1, 5, 10])
-@pytest.mark.parametrize("phase", [0.1, 0.9])
+def some_of(normal: set[tuple[float, ...]], *values: Sequence[float]) -> list[Any]:
+    """Return all combinations as parameters; those that are not `normal` are for a full run."""
+    marks: dict[bool, list[pytest.MarkDecorator]] = {True: [], False: [pytest.mark.full]}
+    return [pytest.param(*one, marks=marks[one in normal]) for one in itertools.product(*values)]
+
+
+@pytest.mark.parametrize(
+    ("step", "every", "phase"),
+    some_of({(1, 10, 0.1), (3, 5, 0.9), (10, 1, 0.1), (10, 10, 0.9)}, [1, 3, 10], [1, 5, 10], [0.1, 0.9]),
+)
 def test_status_of_a_group_that_keeps_up_is_never_warn(step: int, every: int, phase: float) -> None:
     """Whatever the distances of samples and commits; commits come at the same phase again and again."""
     calculator = new_calculator(commit(0, 0), rules=SHORT)
@@ -159,9 +168,10 @@ def test_status_of_a_group_that_keeps_up_is_never_warn(step: int, every: int, ph
         assert row["status"] == "OK", row["status_reason"]
 
 
-@pytest.mark.parametrize("step", [2, 5, 10])
-@pytest.mark.parametrize("every", [1, 5, 10])
-@pytest.mark.parametrize("share", [0.5, 1.0])
+@pytest.mark.parametrize(
+    ("step", "every", "share"),
+    some_of({(2, 1, 0.5), (5, 5, 1.0), (5, 10, 0.5), (10, 10, 1.0)}, [2, 5, 10], [1, 5, 10], [0.5, 1.0]),
+)
 def test_status_of_a_group_that_does_not_keep_up_is_warn(step: int, every: int, share: float) -> None:
     """It reads at most as fast as records come, and began a thousand seconds behind."""
     calculator = new_calculator(commit(0, 0), rules=SHORT)
