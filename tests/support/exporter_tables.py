@@ -20,12 +20,13 @@ from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.checkpoints import Checkpoint
 from grouptrail.storage.last_sample import LastSample, write_last_sample
 from grouptrail.storage.schema import table_schema
+from support.deadlines import scaled
 from support.fake_cluster import FakeCluster
 from support.small_tables import lay
 
 STRANGE = 'we"ird\n\\{group="billing"} 1'
 LONG_TOPIC = "t" * 249
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = scaled(30)
 OPEN = {"is_open": True, "open_bucket": 1}
 
 

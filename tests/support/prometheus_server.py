@@ -22,6 +22,7 @@ import pytest
 from servers import prometheus
 from servers.ports import free_port
 from servers.prometheus import PrometheusError
+from support.deadlines import scaled
 
 __all__ = ["Prometheus", "free_port", "running", "tool"]
 
@@ -46,7 +47,7 @@ class Prometheus:
         """Return `data` of the API's response; an error response becomes an AssertionError with its text."""
         asked = urllib.parse.urlencode(parameters)
         try:
-            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{asked}", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{asked}", timeout=scaled(30)) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as refusal:
             raise AssertionError(f"{path} {parameters}: {refusal.read().decode()}") from None

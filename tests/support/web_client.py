@@ -13,6 +13,7 @@ from grouptrail.config import Config
 from grouptrail.errors import GrouptrailError
 from grouptrail.snapshot.state import ClusterState, JobState
 from grouptrail.web.application import application
+from support.deadlines import scaled
 from support.from_config import served_cluster, snapshot_reader
 
 LOCAL = "http://127.0.0.1:9308"
@@ -31,7 +32,7 @@ def fetched(
     url: str, path: str, *, method: str = "GET", body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], str]:
     """Return status, headers and text of a server's answer; `headers` replace the usual ones."""
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=scaled(30))
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()

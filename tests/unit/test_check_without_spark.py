@@ -30,6 +30,7 @@ from grouptrail.storage.engines.spark import Spark
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.table import Table
 from support.broken_tables import BROKEN, expected_names, lay_broken
+from support.deadlines import scaled
 from support.frozen_warehouse import CLUSTER, thaw
 from support.small_tables import at, lay
 
@@ -197,7 +198,9 @@ def test_check_command_imports_neither_pyspark_nor_great_expectations(config: Co
         "except SystemExit: pass\n"
         "print(sorted({'pyspark', 'great_expectations'} & set(sys.modules)), file=sys.stderr)"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=False
+    )
     assert run.stderr.splitlines()[-1] == "[]"
 
 

@@ -424,7 +424,7 @@ def test_serve_answers_healthz_until_sigint(tmp_path: Path) -> None:
     """/healthz answers even while the warehouse has no tables yet."""
     with serving("serve", "--also-as", "kminion,burrow", warehouse=tmp_path) as next_line:
         url = next_line().removeprefix("serving ").split("/metrics")[0]
-        with urllib.request.urlopen(f"{url}/healthz", timeout=60) as answer:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=scaled(60)) as answer:
             assert answer.status == 200
 
 

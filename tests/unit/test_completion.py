@@ -11,6 +11,7 @@ import pytest
 
 from grouptrail.cli import completion
 from grouptrail.config import Config
+from support.deadlines import scaled
 from support.small_tables import at, lay
 
 # Names that a shell would run, split or take for an option, if they were put into a command line.
@@ -42,7 +43,7 @@ def completed(config: Config, line: str) -> list[str]:
         env={**os.environ, "_GROUPTRAIL_COMPLETE": "complete_bash", **cursor},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
         check=False,
     )
     assert run.stderr == ""

@@ -23,6 +23,7 @@ from grouptrail.query.sql import run_sql
 from support import live_tables
 from support.certificates import self_signed
 from support.cli_process import Grouptrail
+from support.deadlines import scaled
 from support.from_config import sql_context
 from support.prometheus_server import Prometheus, running
 from support.small_tables import lay
@@ -123,7 +124,7 @@ def test_panel_and_alert_queries_return_series_with_the_expected_labels(
     prometheus.wait_for(f'kafka_consumer_group_state{{group="{live_tables.DELETED}"}}')
     live_tables.delete(config, live_tables.DELETED)
     left = [*_of_panels(prometheus), *_of_alerts()]
-    deadline = time.monotonic() + _ALL_SECONDS
+    deadline = time.monotonic() + scaled(_ALL_SECONDS)
     while left and time.monotonic() < deadline:
         left = [asked for asked in left if not _answered(prometheus, asked)]
         time.sleep(_SCRAPE_SECONDS)

@@ -17,6 +17,7 @@ from grouptrail.config import Config, MaintainConfig
 from grouptrail.maintenance import maintain
 from grouptrail.maintenance.queries import DeltaRsQueries
 from grouptrail.runtime.warehouses import warehouse_of
+from support.deadlines import scaled
 from support.frozen_warehouse import CLUSTER, thaw
 from support.frozen_warehouse import NOON as WRITTEN
 from support.small_tables import NOON, lay
@@ -97,7 +98,9 @@ def test_dry_run_command_starts_no_jvm_and_prints_every_format(config: Config) -
             "except SystemExit as end: assert not end.code\n"
             "print('pyspark' in sys.modules, file=sys.stderr)"
         )
-        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        run = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=False
+        )
         assert expected in run.stdout
         assert run.stderr == "False\n"
 

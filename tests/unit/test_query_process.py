@@ -22,6 +22,7 @@ from grouptrail.query.process import AbandonedError, BusyError, LimitError, Limi
 from grouptrail.query.sql import run_query
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.result_rows import rows
+from support.deadlines import scaled
 from support.from_config import SAMPLE_SECONDS, sql_context
 
 LIMITS = Limits(max_rows=1000, max_result_bytes=1_000_000, max_memory_bytes=1_000_000_000, timeout_seconds=60)
@@ -151,7 +152,9 @@ def test_process_cannot_write_files_whatever_the_engine_does(example: Config, tm
     request = process._request(
         warehouse_of(example), f"COPY (SELECT 1) TO '{tmp_path}/out.csv'", SAMPLE_SECONDS, LIMITS
     )
-    ran = subprocess.run([sys.executable, "-c", code], input=request, capture_output=True, check=True, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], input=request, capture_output=True, check=True, timeout=scaled(60)
+    )
     assert "finalizing writes" in json.loads(ran.stdout.partition(b"\n")[0])["problem"]
     assert [path for path in tmp_path.iterdir() if path.stat().st_size] == []
 
@@ -182,7 +185,7 @@ def test_process_whose_caller_is_gone_ends(example: Config) -> None:
         input=process._request(warehouse_of(example), ENDLESS, SAMPLE_SECONDS, limits),
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert ran.returncode == -signal.SIGALRM
 
@@ -261,7 +264,7 @@ def test_process_leaves_the_processor_and_memory_to_others() -> None:
         "_limit_this_process(Limits(1, 1, 300_000_000, 9))\n"
         "print(os.nice(0), resource.getrlimit(resource.RLIMIT_DATA)[0], open('/proc/self/oom_score_adj').read())\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=scaled(60))
     nice, data, adjusted = map(int, ran.stdout.split())
     assert nice >= min(os.nice(0) + 10, 19)
     assert (data, adjusted) == (300_000_000, 1000)

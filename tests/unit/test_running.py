@@ -10,6 +10,7 @@ import time
 import pytest
 
 from grouptrail.runtime.running import Clock, JobFailedError, any_runs, reason, storage_errors_explained
+from support.deadlines import scaled
 
 HEAD = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 PYTHON = f"""{HEAD}An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
@@ -182,5 +183,7 @@ def test_end_process_while_a_thread_waits_for_the_jvm_prints_no_stack_trace() ->
         print("the current batch takes too long", flush=True)
         jvm.end_process(143)
     """)
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=scaled(60)
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (143, "the current batch takes too long\n", "")

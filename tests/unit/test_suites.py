@@ -20,6 +20,7 @@ from grouptrail.quality.snapshot import tables_being_written, take
 from grouptrail.query.formats import console_on
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.reader import Commit
+from support.deadlines import scaled
 from support.small_tables import HISTORY, lay
 
 SUITES = contracts.expectations()
@@ -92,7 +93,9 @@ def test_check_module_import_does_not_load_great_expectations_or_pyspark() -> No
     program = (
         "import sys, grouptrail.quality.check; print('great_expectations' in sys.modules, 'pyspark' in sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(60), check=True
+    )
     assert run.stdout == "False False\n"
 
 

@@ -34,7 +34,7 @@ from grouptrail.web.pages import Pages
 from grouptrail.web.security import HEADERS
 from grouptrail.web.texts import page_of
 from support.certificates import self_signed
-from support.deadlines import until
+from support.deadlines import scaled, until
 from support.exporter_tables import configured, lag_row, lay_everything
 from support.from_config import served_cluster
 from support.small_tables import lay
@@ -105,7 +105,7 @@ def sent(url: str, body: bytes, **headers: str) -> tuple[int, bytes]:
     """Return status and content of the answer to a form for /sql, sent with these headers alone."""
     host, port = url.removeprefix("http://").split(":")
     lines = [f"{name.replace('_', '-')}: {value}\r\n" for name, value in {"Host": "localhost", **headers}.items()]
-    with socket.create_connection((host, int(port)), timeout=30) as client:
+    with socket.create_connection((host, int(port)), timeout=scaled(30)) as client:
         client.sendall(f"POST /api/v1/sql HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body)
         answer = http.client.HTTPResponse(client)
         answer.begin()
@@ -128,7 +128,9 @@ def test_documented_curl_sends_a_query_from_a_file(exporter: Exporter, tmp_path:
     [line] = re.findall(r"^\$ (curl --data-urlencode .*)$", document, re.MULTILINE)
     (tmp_path / "query.sql").write_text(f"SELECT 42 AS answer -- {'x' * 40_000}")
     command = shlex.split(line.replace("http://127.0.0.1:9308", exporter.url))
-    ran = subprocess.run([*command, "--silent"], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=60)
+    ran = subprocess.run(
+        [*command, "--silent"], capture_output=True, text=True, check=True, cwd=tmp_path, timeout=scaled(60)
+    )
     assert ran.stdout.splitlines() == ["answer", "42"]
 
 
@@ -301,7 +303,7 @@ def test_page_that_is_not_read_is_closed_at_the_deadline(exporter: Exporter, mon
 
     monkeypatch.setattr(Pages, "__call__", long_page)
     host, port = exporter.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
+    with socket.create_connection((host, int(port)), timeout=scaled(30)) as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         threading.Event().wait(1.5)
         received = 0
@@ -326,7 +328,7 @@ def test_pages_are_served_over_tls(tmp_path: Path) -> None:
     config = configured(tmp_path / "lake", tls_certificate=certificate, tls_key=key)
     with exporter_with_pages([config], lambda _: None) as running:
         trusted = ssl.create_default_context(cafile=str(certificate))
-        with urllib.request.urlopen(f"{running.url}/", context=trusted, timeout=30) as answer:
+        with urllib.request.urlopen(f"{running.url}/", context=trusted, timeout=scaled(30)) as answer:
             assert answer.status == 200
             assert b"grouptrail" in answer.read()
 
@@ -345,5 +347,7 @@ def test_flask_is_imported_with_the_first_page(tmp_path: Path) -> None:
         "    assert 'flask' in sys.modules\n"
         "    assert 'pyspark' not in sys.modules\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=scaled(60)
+    )
     assert ran.returncode == 0, ran.stderr

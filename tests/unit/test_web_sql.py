@@ -24,7 +24,7 @@ from grouptrail.web.answers import MAX_SQL, SqlRows
 from grouptrail.web.pages import _QUERIES, Pages
 from grouptrail.web.security import is_foreign
 from grouptrail.web.sql_page import MAX_LINK
-from support.deadlines import until
+from support.deadlines import scaled, until
 from support.web_client import LOCAL, Site, fetched
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
@@ -400,7 +400,7 @@ def test_query_whose_client_is_gone_makes_room_for_the_next_one(example: Config,
         pages = running._endpoints.pages
         assert isinstance(pages, Pages)
         host, port = running.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as client:
+        with socket.create_connection((host, int(port)), timeout=scaled(30)) as client:
             client.sendall(f"{head}Content-Type: application/x-www-form-urlencoded\r\n\r\n{body}".encode())
             until(lambda: pages._queries._answered._value < _QUERIES)
         assert fetched(running.url, "/api/v1/sql?q=SELECT+1")[0] == 200
