@@ -39,7 +39,7 @@ def render(program: Path, values: Values, *arguments: str, chart: Path = CHART, 
         file.flush()
         command = [program, "template", name, chart, "--namespace", "kafka", "--values", file.name, *arguments]
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return [one for one in yaml.safe_load_all(printed) if one is not None]
+    return [one for one in yaml.load_all(printed, yaml.CSafeLoader) if one is not None]
 
 
 def refusal(program: Path, values: Values) -> str:

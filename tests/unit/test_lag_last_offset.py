@@ -122,7 +122,7 @@ def test_status_of_a_client_with_the_habit_that_dies_is_stop_once_records_come(w
     def dies(end: int, _waited: int) -> int | None:
         return end - 1 if end < 35 else None
 
-    rows = rows_of(dies, bursts=6 + waiting, until=20 * PAUSE)
+    rows = rows_of(dies, bursts=6 + waiting, until=13 * PAUSE)
     assert alerts(after(rows, 3 * PAUSE + STEP)) == {"STOP"}
     first = next(row for row in after(rows, 3 * PAUSE + STEP) if row["status"] == "STOP")
     # Records come at 6 * PAUSE.
@@ -160,7 +160,7 @@ def test_status_of_a_client_that_was_mended_is_stop_when_one_record_is_left() ->
     def mended(end: int, _waited: int) -> int:
         return end if 25 <= end < 40 else end - 1
 
-    rows = rows_of(mended, until=20 * PAUSE)
+    rows = rows_of(mended, until=13 * PAUSE)
     assert rows[-1]["status"] == "STOP"
 
 
@@ -170,7 +170,7 @@ def test_status_of_a_slow_client_is_not_taken_for_the_habit() -> None:
     def slow(end: int, waited: int) -> int:
         return end if waited >= 400 and end < 40 else end - 1
 
-    rows = rows_of(slow, until=20 * PAUSE)
+    rows = rows_of(slow, until=13 * PAUSE)
     assert {row["pauses_with_one_left"] for row in rows} <= {None, 0}
     assert rows[-1]["status"] == "STOP"
 
