@@ -74,7 +74,7 @@ def test_wheel_has_the_committed_dashboards_alerts_and_schemas(tmp_path: Path) -
             if name.startswith(("grouptrail/dashboards/", "grouptrail/schemas/"))
         }
     patterns = ("dashboards/__init__.py", "dashboards/built/*.json", "dashboards/alerts/*.yaml", "schemas/**/*.*")
-    files = [path for pattern in patterns for path in ROOT.glob(pattern) if path.suffix != ".md"]
+    files = [path for pattern in patterns for path in ROOT.glob(pattern) if path.suffix not in (".md", ".pyc")]
     files.append(ROOT / "dashboards" / "alerts" / "runbooks.md")
     assert packed == {str(path.relative_to(ROOT)): path.read_bytes() for path in files}
     assert len(packed) > 50
