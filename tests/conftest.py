@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 # No JVM of a test lives so long that what its second compiler makes would pay. Without that one it has a fifth of the
 # room for compiled code, which a pipeline fills: then calls fail that Java compiles as they are first made.
-for name in ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS"):
-    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
+_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", _COMPILER)
+# A broker with few records takes a fifth less processor time to start with this collector.
+os.environ.setdefault("KAFKA_JVM_PERFORMANCE_OPTS", f"{_COMPILER} -XX:+UseSerialGC")
 
 # Images often forbid compiled modules. Then each process that a test starts compiles all that it imports, which takes
 # 3 seconds of work instead of 1.

@@ -94,6 +94,7 @@ def class_data_archive(java: Java, jars: Path) -> Path:
 
 _STOP_DEADLINE_SECONDS = 20.0
 _POLL_SECONDS = 0.05
+_PATIENCE_SECONDS = 60.0
 
 # What group coordinators do is evidence, which the job `broker-log` reads.
 _LOG = [
@@ -141,7 +142,7 @@ class Broker:
         self._jars = fetch(version, log)
         self._class_path = os.pathsep.join([f"{self._jars}/*", *([str(classes)] if classes else [])])
         self._heap = heap
-        self._java_options = java_options or class_data.options(class_data_archive(self._java, self._jars))
+        self._java_options = f"{java_options} {class_data.options(class_data_archive(self._java, self._jars))}"
         self._security = security
         self._properties = dict(properties or {})
         self._cluster_id = cluster_id or new_cluster_id()
@@ -187,7 +188,7 @@ class Broker:
     ) -> None:
         self.stop()
 
-    def start(self, deadline_seconds: float = 60) -> Self:
+    def start(self, deadline_seconds: float = 300) -> Self:
         """Returns once the broker answers clients; after `kill` or `stop` it has its ports and data again.
 
         Raises BrokerError with the end of the broker's log if it dies or does not answer in time.
@@ -229,7 +230,7 @@ class Broker:
         """
         on = ResourcePattern(ResourceType[resource], name, ACLResourcePatternType[pattern])
         right = ACL(f"User:{user}", "*", ACLOperation[operation], ACLPermissionType.ALLOW, on)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         with contextlib.closing(KafkaAdminClient(bootstrap_servers=self.bootstrap)) as admin:
             failed = admin.create_acls([right])["failed"]
             while not failed and right not in admin.describe_acls(right)[0]:
@@ -240,7 +241,7 @@ class Broker:
             raise BrokerError(f"the broker refused {right!r} ({failed[0].__name__}): check the names")
 
     def tool(
-        self, main_class: str, *arguments: str, stdin: str | None = None, timeout: float = 180
+        self, main_class: str, *arguments: str, stdin: str | None = None, timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """Runs one of Kafka's own classes; its exit status is the caller's to judge.
 
@@ -340,7 +341,16 @@ class Broker:
     def _format_once(self) -> None:
         """Write the server's settings; the first time also create its empty log folder."""
         data, settings = self.directory / "data", self._write_settings()
-        if (data / "meta.properties").exists():
+        identity = data / "meta.properties"
+        if identity.exists():
+            return
+        if self.version in _FORMATTED:
+            for name, content in _FORMATTED[self.version].items():
+                (data / name).parent.mkdir(parents=True, exist_ok=True)
+                (data / name).write_bytes(content)
+            ids = {"cluster.id": self._cluster_id, "node.id": self._settings(data)["node.id"]}
+            lines = {"version": "1", **ids, "directory.id": new_cluster_id()}
+            identity.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
             return
         features = [part for feature in _FEATURES.get(_minor(self.version), ()) for part in ("--feature", feature)]
         arguments = ["format", "-t", self._cluster_id, "-c", str(settings), *features]
@@ -350,6 +360,8 @@ class Broker:
                 f"Kafka {self.version} refuses its settings in {settings} "
                 f"({error_line(formatted.stdout + formatted.stderr)}): correct `properties`"
             )
+        files = [file for file in data.rglob("*") if file.is_file() and file != identity]
+        _FORMATTED[self.version] = {file.relative_to(data): file.read_bytes() for file in files}
 
     def _write_settings(self) -> Path:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -417,6 +429,11 @@ _SINGLE_NODE = {
     "transaction.state.log.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
+    # By default both have 50 partitions, each of which a broker opens, loads and closes.
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    # By default the log cleaner takes 128 MiB.
+    "log.cleaner.dedupe.buffer.size": "8388608",
     "group.initial.rebalance.delay.ms": "0",
     # A broker that was killed may register again only once its old session is over: 9 s by default.
     "broker.session.timeout.ms": "3000",
@@ -429,6 +446,9 @@ _GROUP_PROTOCOLS = {
     "4.1": {"group.coordinator.rebalance.protocols": "classic,consumer,share"},
 }
 _FEATURES = {"4.1": ("share.version=1",)}
+
+# By version, what StorageTool has written into a new log folder, without the node's identity: it takes a JVM a node.
+_FORMATTED: dict[str, dict[Path, bytes]] = {}
 
 
 def _minor(version: str) -> str:

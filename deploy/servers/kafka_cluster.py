@@ -77,13 +77,13 @@ class KafkaCluster:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(Broker.kill, self.brokers))
 
-    def start(self, deadline_seconds: float = 120) -> Self:
+    def start(self, deadline_seconds: float = 300) -> Self:
         """Start all nodes and return once they answer: a single one has no quorum."""
         with ThreadPoolExecutor(len(self.brokers)) as pool:
             list(pool.map(lambda broker: broker.start(deadline_seconds), self.brokers))
         return self
 
-    def leader(self, topic: str, partition: int, deadline_seconds: float = 60) -> Broker:
+    def leader(self, topic: str, partition: int, deadline_seconds: float = 240) -> Broker:
         """Return the current leader of a partition, waiting for an election in progress."""
         deadline = time.monotonic() + deadline_seconds
         while time.monotonic() < deadline:
@@ -94,7 +94,7 @@ class KafkaCluster:
             time.sleep(_POLL_SECONDS)
         raise BrokerError(f"{topic}-{partition} has no leader: see {self.brokers[0].log_file}")
 
-    def elect_preferred(self, topic: str, partitions: int, deadline_seconds: float = 60) -> None:
+    def elect_preferred(self, topic: str, partitions: int, deadline_seconds: float = 240) -> None:
         """Elect the first replica of each partition as leader, once the replicas are in sync."""
         wanted = [TopicPartition(topic, partition) for partition in range(partitions)]
         deadline = time.monotonic() + deadline_seconds

@@ -25,6 +25,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 TransactionEnd = Literal["abort", "commit", "timeout"]
 
 _POLL_SECONDS = 0.05
+_PATIENCE_SECONDS = 240.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Record:
         return int.from_bytes(self.key[:2], signed=True) if self.key and len(self.key) > 1 else None
 
 
-def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 30) -> int:
+def ensure_offsets_topic(bootstrap: str, deadline_seconds: float = 120) -> int:
     """Make the broker create `__consumer_offsets`, as any request about a group does; return its partitions."""
     deadline = time.monotonic() + deadline_seconds
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=bootstrap)) as admin:
@@ -93,9 +94,9 @@ def load_raw(
             on_delivery=delivered,
         )
         count += 1
-    left = producer.flush(60)
+    left = producer.flush(_PATIENCE_SECONDS)
     if left or failures:
-        reason = failures[0] if failures else "no answer within 60 s"
+        reason = failures[0] if failures else f"no answer within {_PATIENCE_SECONDS:g} s"
         raise BrokerError(
             f"{left + len(failures)} of {count} records were not taken ({reason}): see the broker's log"
         )
@@ -141,7 +142,7 @@ def read_records(
     *,
     topic: str = OFFSETS_TOPIC,
     isolation: Isolation = "read_committed",
-    deadline_seconds: float = 60,
+    deadline_seconds: float = 240,
 ) -> list[Record]:
     """Return every record of a topic in order of partition and offset, without joining a group."""
     deadline = time.monotonic() + deadline_seconds

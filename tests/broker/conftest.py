@@ -22,7 +22,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker for one file of tests, with few offsets partitions and an authorizer; its parameter is the version."""
     version: str = getattr(request, "param", VERSIONS[0])
-    properties = {"offsets.topic.num.partitions": str(PARTITIONS)}
+    # Tests wait for the log cleaner, which by default looks for work every 15 s.
+    properties = {"offsets.topic.num.partitions": str(PARTITIONS), "log.cleaner.backoff.ms": "500"}
     folder = tmp_path_factory.mktemp("kafka")
     with Broker(folder, version=version, properties=properties, security="sasl") as started:
         yield started

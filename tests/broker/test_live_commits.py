@@ -114,7 +114,7 @@ def test_live_commits_are_none_without_the_broker_and_come_again_with_it(
 ) -> None:
     broker.stop()
     assert not len(commits.fresh())
-    broker.start(120)
+    broker.start()
     offsets = itertools.count(1)
 
     def is_shown() -> bool:
