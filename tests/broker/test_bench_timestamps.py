@@ -18,6 +18,7 @@ def test_measure_timestamps_dates_every_position(tmp_path: Path) -> None:
     assert figures["too low beyond 1 s or 1 %, s"] == 0
 
 
+@pytest.mark.full
 def test_measure_timestamps_wrong_age_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = bench_timestamps._write
 

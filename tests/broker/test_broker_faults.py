@@ -41,7 +41,7 @@ def groups(partitions: int) -> list[str]:
 
 def stopped(run: Grouptrail) -> None:
     run.process.send_signal(signal.SIGTERM)
-    printed = run.finished(120)
+    printed = run.finished()
     assert run.process.returncode == 128 + signal.SIGTERM, printed
 
 

@@ -23,6 +23,7 @@ from grouptrail.runtime.warehouses import warehouse_of
 from servers.kafka import Broker
 from servers.offsets_topic import ensure_offsets_topic
 from support.broker_logs import poll_until
+from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.kafka_clients import await_that
 
@@ -115,7 +116,7 @@ def test_run_following_the_brokers_log_knows_causes_live_and_after_each_restart(
     assert set(ids) <= logged
 
 
-def test_job_alone_once_reads_what_the_whole_log_has(broker: Broker, config: Config) -> None:
+def test_job_alone_once_reads_what_the_whole_log_has(broker: Broker, config: Config, cli: Cli) -> None:
     """It asks no broker."""
     close_member(broker, "payments")
     apart = config.model_copy(update={"kafka": {"bootstrap.servers": "127.0.0.1:1"}})
@@ -124,9 +125,7 @@ def test_job_alone_once_reads_what_the_whole_log_has(broker: Broker, config: Con
         "GROUPTRAIL_BROKER_LOG__TRUST_CLIENTS": "true",
     }
     for _ in range(2):
-        run = Grouptrail(apart, "run", "--once", "--job", "broker-log", environ=environ)
-        printed = run.finished()
-        assert run.process.returncode == 0, printed
+        succeeded(cli(apart, "run", "--once", "--job", "broker-log", environ=environ))
     logged = [row["event_id"] for row in read_events(broker.log_file, UTC, LineCounts(), trusts_clients=True)]
     stored = [row["event_id"] for row in warehouse_of(config).table(EVENTS).select("event_id")]
     assert sorted(stored) == sorted(set(logged))

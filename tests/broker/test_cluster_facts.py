@@ -53,7 +53,7 @@ from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, MIGRATING
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.log_dirs import CLUSTER_DENIED
 from grouptrail.runtime.warehouses import warehouse_of
-from servers.kafka import VERSIONS, Broker
+from servers.kafka import Broker
 from servers.kafka_cluster import KafkaCluster
 from servers.zookeeper import CONTROLLER, KafkaWithZooKeeper
 from support import landed
@@ -158,7 +158,7 @@ def test_cluster_job_tables_match_librdkafka(job: Job, admin: AdminClient, topic
     assert job.lines[0].startswith("cluster batch 0: brokers -0 +1")
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EVERY_VERSION)
 def test_cluster_job_names_the_release_the_feature_levels_and_the_sizes_of_logs(version: str, tmp_path: Path) -> None:
     with Broker(tmp_path / "kafka", version=version) as broker:
         create(AdminClient({"bootstrap.servers": broker.bootstrap}), "orders")

@@ -18,7 +18,7 @@ from servers.kafka import Broker
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.kafka_clients import await_that, producer
+from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 
 RECORDS = 10
 
@@ -62,7 +62,7 @@ def work(broker: Broker, group: str, committed: int) -> None:
 
 def lag(url: str) -> dict[tuple[str, str], float]:
     """Return the served lag by cluster and group."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=PATIENCE_SECONDS) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {
         (sample.labels["cluster"], sample.labels["group"]): sample.value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from grouptrail.config import Config
@@ -12,7 +11,7 @@ from servers.kafka import Broker
 from servers.offsets_topic import OFFSETS_TOPIC, ensure_offsets_topic, load_raw
 from support import landed
 from support.cli_in_process import Cli, run_cli, succeeded
-from support.kafka_clients import as_reader, configure_offsets_topic
+from support.kafka_clients import as_reader, await_that, configure_offsets_topic
 
 
 def commit_records(count: int) -> list[tuple[int, bytes, bytes]]:
@@ -91,11 +90,8 @@ def test_decode_job_records_deleted_by_retention_are_counted_as_lost(
 def delete_all(broker: Broker, config: Config, *, behind: int) -> None:
     """Let retention delete records of the topic's only partition until its log starts at or above an offset."""
     configure_offsets_topic(broker.bootstrap, cleanup_policy="delete", retention_ms="1")
-    deadline = time.monotonic() + 60
     with OffsetsTopic(config.kafka_settings()) as offsets:
-        while offsets.bounds()[0].log_start_offset < behind + 4:
-            assert time.monotonic() < deadline, offsets.bounds()
-            time.sleep(0.2)
+        await_that(lambda: offsets.bounds()[0].log_start_offset >= behind + 4)
     configure_offsets_topic(broker.bootstrap, cleanup_policy="compact", retention_ms="604800000")
 
 

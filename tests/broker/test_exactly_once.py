@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,12 +22,14 @@ from grouptrail.decode.times import from_time
 from grouptrail.jobs import DECODE
 from grouptrail.wire.records import decode_record
 from grouptrail.wire.text import record_json
+from servers import processes
 from servers.kafka import GROUP_METADATA_FORMATTER, OFFSETS_FORMATTER, Broker
 from servers.offsets_topic import load_raw
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
 from support.contexts import context
+from support.deadlines import until
 from support.kafka_clients import PATIENCE_SECONDS, await_that
 
 WORKLOAD_SECONDS = 25
@@ -40,13 +43,16 @@ def worked(broker: Broker) -> Workload:
     return workload
 
 
+@pytest.mark.parametrize(
+    "kills", [pytest.param((1,), id="once"), pytest.param((0, 1, 2), id="again and again", marks=pytest.mark.full)]
+)
 def test_decode_job_driver_sigkill_at_random_times_lands_each_record_once(
-    broker: Broker, worked: Workload, config: Config, cli: Cli
+    broker: Broker, worked: Workload, config: Config, cli: Cli, kills: tuple[int, ...]
 ) -> None:
-    """Killed after start, in the middle of batches and between them, a run that is let finish has it all, once."""
+    """Killed within batches or between them, after so many, a run that is let finish has it all, once."""
     moments = random.Random(7)
     small = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
-    for batches_first in (0, 1, 2):
+    for batches_first in kills:
         run = Grouptrail(small, "run", "--job", "decode")
         for seen, _ in enumerate(_batches(run)):
             if seen >= batches_first:
@@ -60,22 +66,28 @@ def test_decode_job_driver_sigkill_at_random_times_lands_each_record_once(
     landed.assert_progress_adds_up(config)
 
 
+@pytest.mark.parametrize(
+    "batches_first",
+    [pytest.param(0, id="as Spark starts", marks=pytest.mark.full), pytest.param(2, id="within batches")],
+)
 def test_decode_job_sigint_exits_without_traceback_and_lands_each_record_once(
-    broker: Broker, worked: Workload, config: Config, cli: Cli
+    broker: Broker, worked: Workload, config: Config, cli: Cli, batches_first: int
 ) -> None:
-    """To all processes, as a terminal sends it: as Spark starts, and within batches, the last of which lands."""
+    """To all processes, as a terminal sends it; the last batch lands.
+
+    Not as Python itself starts: there no code of grouptrail runs yet, and Python prints a traceback.
+    """
     moments = random.Random(8)
     small = config.model_copy(update={"decode": config.decode.model_copy(update={"max_records_per_batch": 100})})
-    for batches_first in (0, 2):
-        run = Grouptrail(small, "run", "--job", "decode")
-        seen = list(islice(_batches(run), batches_first))
-        time.sleep(moments.uniform(0, 1))
-        os.killpg(run.process.pid, signal.SIGINT)
-        printed = "".join(seen) + run.finished()
-        # A signal before Python has installed its handler kills the process; a shell reports 130 in both cases.
-        assert run.process.returncode in {128 + signal.SIGINT, -signal.SIGINT}, printed
-        assert "Traceback" not in printed, printed
-        assert "Exception" not in printed, printed
+    run = Grouptrail(small, "run", "--job", "decode")
+    until(lambda: processes.descendants(run.process.pid))
+    seen = list(islice(_batches(run), batches_first))
+    time.sleep(moments.uniform(0, 1))
+    os.killpg(run.process.pid, signal.SIGINT)
+    printed = "".join(seen) + run.finished()
+    assert run.process.returncode == 128 + signal.SIGINT, printed
+    assert "Traceback" not in printed, printed
+    assert "Exception" not in printed, printed
     assert "batch" in succeeded(cli(config, "run", "--job", "decode", "--once"))
     assert landed.records(config) == landed.in_topic(broker.bootstrap)
     landed.assert_progress_adds_up(config)
@@ -94,12 +106,19 @@ def decoded(broker: Broker, worked: Workload, cli: Cli, tmp_path_factory: pytest
     return config
 
 
-def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Broker, decoded: Config) -> None:
+@pytest.fixture(scope="module")
+def dumped(broker: Broker, worked: Workload) -> dict[landed.Coordinates, dict[str, Any]]:
+    """What DumpLogSegments prints of each record."""
+    return {(row["partition"], row["offset"]): row for row in broker.dumped()}
+
+
+def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(
+    broker: Broker, decoded: Config, dumped: dict[landed.Coordinates, dict[str, Any]]
+) -> None:
     """Every landed record decodes to what Kafka's tools print of it: offset commits column by column too."""
     landed_records = landed.records(decoded)
-    printed = {(row["partition"], row["offset"]): row for row in broker.dumped()}
     # DumpLogSegments decodes the members' blobs of group metadata, which the formatter does not.
-    printed |= {(row["partition"], row["offset"]): row for row in broker.formatted(GROUP_METADATA_FORMATTER)}
+    printed = dumped | {(row["partition"], row["offset"]): row for row in broker.formatted(GROUP_METADATA_FORMATTER)}
     types = set()
     for where, (key, value) in landed_records.items():
         ours, theirs = record_json(decode_record(key, value)), printed[where]
@@ -123,7 +142,7 @@ def test_decoded_tables_match_dump_log_segments_and_kafka_formatters(broker: Bro
             assert row["metadata"] == value["data"]["metadata"]
 
 
-@pytest.fixture(params=["on the driver", "in tasks"])
+@pytest.fixture(params=["on the driver", pytest.param("in tasks", marks=pytest.mark.full)])
 def decoded_either_way(
     request: pytest.FixtureRequest, worked: Workload, config: Config, spark: SparkSession
 ) -> Config:
@@ -137,13 +156,13 @@ def decoded_either_way(
 
 
 def test_decode_job_commits_are_transactional_if_dump_log_segments_says_so_of_their_batches(
-    broker: Broker, worked: Workload, decoded_either_way: Config
+    dumped: dict[landed.Coordinates, dict[str, Any]], worked: Workload, decoded_either_way: Config
 ) -> None:
-    printed = {(row["partition"], row["offset"]): row["is_transactional"] for row in broker.dumped()}
     rows = landed.rows(decoded_either_way, "offset_commits")
     assert {row["is_transactional"] for row in rows} == {True, False}
     for row in rows:
-        assert row["is_transactional"] is printed[row["record_partition"], row["record_offset"]], row
+        in_topic = dumped[row["record_partition"], row["record_offset"]]
+        assert row["is_transactional"] is in_topic["is_transactional"], row
     transactional = {row["group_id"] for row in rows if row["is_transactional"]}
     assert transactional == {group for group, kind in worked.ledger.groups().items() if kind == "transactional"}
 

@@ -68,14 +68,14 @@ def test_run_java_too_old_exits_with_one_line_and_with_debug_a_traceback(
 ) -> None:
     environ = old_java(tmp_path)
     run = Grouptrail(config, "run", "--once", *BOTH_JOBS, environ=environ)
-    line = only_line(run.finished(60))
+    line = only_line(run.finished())
     assert run.process.returncode == 1
     assert line.startswith("grouptrail: no usable Java (")
     assert f"JAVA_HOME {tmp_path / 'jdk'} is Java 11.0.2" in line
     assert "install Java 17 or 21" in line
 
     run = Grouptrail(config, "run", "--once", "--debug", environ=environ)
-    printed = run.finished(60)
+    printed = run.finished()
     assert run.process.returncode == 1
     assert "Traceback (most recent call last)" in printed
     assert printed.splitlines()[-1] == line

@@ -99,7 +99,7 @@ def test_consumer_lag_idle_groups_match_kafka_consumer_groups_describe(
     assert {row["group_state"] for row in rows.values() if row["group_id"] in groups[:2]} == {"Stable"}
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["consumer", pytest.param("classic", marks=pytest.mark.full)])
 def test_lag_of_partitions_without_records_or_commits_is_zero_or_uncommitted_and_the_group_ok(
     broker: Broker, config: Config, cli: Cli, protocol: str
 ) -> None:
@@ -327,7 +327,7 @@ def test_lag_seconds_live_traffic_and_driver_kill_match_record_age_within_error_
                 assert run.process.poll() is None, run.finished()
                 if end == signal.SIGTERM:
                     run.process.send_signal(end)
-                    run.finished(60)
+                    run.finished()
             finally:
                 run.kill()
     rows = [row for row in landed.rows(config, "consumer_lag") if row["topic"] == topic]

@@ -10,6 +10,7 @@ import pytest
 from grouptrail.config import Config
 from servers.kafka import Broker
 from support import landed
+from support.cli_in_process import run_cli
 from support.cli_process import Grouptrail
 from support.login_runs import TOPIC, committed, decode_through_outage, prepare, run_while_committing
 from support.msk_broker import ACCESS_KEY, PRINCIPAL, REGION, SECRET_KEY, Verifier, msk_broker, verifier
@@ -80,7 +81,7 @@ def finished(config: Config, *arguments: str, environ: dict[str, str]) -> tuple[
     """Run a command in a process of its own, whose JVM has these variables, too."""
     run = Grouptrail(config, *arguments, environ=environ)
     try:
-        printed = run.finished(180)
+        printed = run.finished()
     finally:
         run.kill()
     return run.process.returncode, printed
@@ -170,8 +171,8 @@ def test_msk_iam_login_that_fails_exits_with_one_line(
     else:
         environ["GROUPTRAIL_KAFKA__SASL_JAAS_CONFIG"] = f'{module} required awsRoleArn="arn:aws:iam::1:role/kafka";'
         environ["AWS_ENDPOINT_URL_STS"] = "http://127.0.0.1:1"
-    status, printed = finished(config, "doctor", environ=environ)
-    [line] = [line for line in printed.splitlines() if line.startswith("FAIL")]
-    assert status == 1
+    failed = run_cli(config, "doctor", environ=environ)
+    [line] = [line for line in failed.printed.splitlines() if line.startswith("FAIL")]
+    assert failed.returncode == 1
     assert message in line
     assert_no_secret(logins, line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import time
 import urllib.error
@@ -20,8 +21,8 @@ from grouptrail.config import Config
 from servers.kafka import Broker
 from support.cli_in_process import Cli, succeeded
 from support.cli_process import Grouptrail
-from support.deadlines import scaled, until
-from support.kafka_clients import producer
+from support.deadlines import scaled
+from support.kafka_clients import PATIENCE_SECONDS, await_that, producer
 from support.landed import config_of
 
 pytestmark = pytest.mark.broker
@@ -45,6 +46,22 @@ def config(broker: Broker, tmp_path: Path) -> Config:
     """Return the configuration of a new warehouse, when the broker answers: a test may have stopped it."""
     broker.start()
     return config_of(broker.bootstrap, tmp_path / "warehouse")
+
+
+@pytest.fixture(scope="module")
+def filled(broker: Broker, cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a warehouse that one run has filled."""
+    broker.start()
+    warehouse = tmp_path_factory.mktemp("filled") / "warehouse"
+    succeeded(cli(config_of(broker.bootstrap, warehouse), "run", "--once"))
+    return warehouse
+
+
+@pytest.fixture
+def stored(filled: Path, config: Config) -> Config:
+    """Return the configuration of a copy of that warehouse, when the broker answers."""
+    shutil.copytree(filled, config.warehouse)
+    return config
 
 
 def commit(broker: Broker, offset: int) -> None:
@@ -73,7 +90,7 @@ def hung(broker: Broker) -> Iterator[None]:
 
 def get(url: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as answer:
         return answer.code, answer.read().decode()
@@ -101,14 +118,11 @@ def running(config: Config) -> Iterator[tuple[Grouptrail, list[str], str]]:
         run.kill()
 
 
-def test_run_without_a_broker_serves_the_past_and_goes_on_when_one_answers(
-    broker: Broker, config: Config, cli: Cli
-) -> None:
-    succeeded(cli(config, "run", "--once"))
+def test_run_without_a_broker_serves_the_past_and_goes_on_when_one_answers(broker: Broker, stored: Config) -> None:
     broker.kill()
-    with running(config) as (run, printed, url):
+    with running(stored) as (run, printed, url):
         assert [line for line in printed if WAITS in line]
-        until(lambda: get(f"{url}/ready")[1].startswith("no Kafka broker answers at"))
+        await_that(lambda: get(f"{url}/ready")[1].startswith("no Kafka broker answers at"))
         status, reason = get(f"{url}/ready")
         assert status == 503
         assert "; no broker has returned log offsets since " in reason
@@ -121,7 +135,7 @@ def test_run_without_a_broker_serves_the_past_and_goes_on_when_one_answers(
         assert figures(url, "kafka_consumer_group_sum_lag") == {}
         age = '{cluster="test",table="consumer_lag"}'
         before = figures(url, "grouptrail_freshness_seconds")[age]
-        until(lambda: figures(url, "grouptrail_freshness_seconds")[age] > before)
+        await_that(lambda: figures(url, "grouptrail_freshness_seconds")[age] > before)
         [group] = json.loads(get(f"{url}/api/v1/groups")[1])["groups"]
         assert (group["group_id"], group["lag"], group["is_stale"]) == ("billing", RECORDS - 4, True)
         assert get(f"{url}/groups/billing")[0] == 200
@@ -129,8 +143,8 @@ def test_run_without_a_broker_serves_the_past_and_goes_on_when_one_answers(
         broker.start()
         commit(broker, 7)
         lag = {'{cluster="test",group="billing"}': RECORDS - 7}
-        until(lambda: figures(url, "kafka_consumer_group_sum_lag") == lag)
-        until(lambda: get(f"{url}/ready") == (200, "ready\n"))
+        await_that(lambda: figures(url, "kafka_consumer_group_sum_lag") == lag)
+        await_that(lambda: get(f"{url}/ready") == (200, "ready\n"))
         assert set(figures(url, "grouptrail_job_running").values()) == {1}
         run.process.send_signal(signal.SIGTERM)
         more = run.finished()
@@ -141,12 +155,11 @@ def test_run_without_a_broker_serves_the_past_and_goes_on_when_one_answers(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_run_that_waits_for_a_broker_ends_promptly_by_a_signal(
-    broker: Broker, config: Config, cli: Cli, number: signal.Signals
+    broker: Broker, stored: Config, number: signal.Signals
 ) -> None:
     """Of a broker that is stopped (SIGTERM), and of one that accepts connections and does not answer (SIGINT)."""
-    succeeded(cli(config, "run", "--once"))
-    with hung(broker) if number == signal.SIGINT else killed(broker), running(config) as (run, _printed, url):
-        until(lambda: len(figures(url, "grouptrail_job_running")) > 1)
+    with hung(broker) if number == signal.SIGINT else killed(broker), running(stored) as (run, _printed, url):
+        await_that(lambda: len(figures(url, "grouptrail_job_running")) > 1)
         asked = time.monotonic()
         run.process.send_signal(number)
         more = run.finished()

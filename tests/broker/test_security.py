@@ -153,7 +153,7 @@ def test_run_names_each_missing_acl_and_exposes_no_secret(broker: Broker, config
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(served)
         run.process.send_signal(signal.SIGTERM)
-        printed += run.finished(60)
+        printed += run.finished()
     assert run.process.returncode == 143, printed
 
     assert "grant the principal READ on the topics of lag.exact_groups" in printed

@@ -125,7 +125,8 @@ def test_dated_records_marker_at_the_committed_offset_is_no_record(
     topic = topics["single"]
     records = records_of(broker, topic)
     marker = next(offset for offset in range(*bounds(broker, topic)) if offset not in records)
-    [answer] = reader.records_since({(topic, 0): records[max(records)] + 1}, time.monotonic() + 60).values()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    [answer] = reader.records_since({(topic, 0): records[max(records)] + 1}, deadline).values()
     assert isinstance(answer, RecordTimestamp)
     assert answer.offset == marker, "brokers return markers as records"
     for shown in ([(UNKNOWN, UNKNOWN)], first_committed(broker, topic, [marker])):

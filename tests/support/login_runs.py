@@ -108,7 +108,7 @@ def decode_through_outage(
             if line.startswith("batch ") and 4711 in committed(config):
                 break
         run.process.send_signal(signal.SIGTERM)
-        printed.append(run.finished(60))
+        printed.append(run.finished())
     finally:
         run.kill()
     text = "".join(printed)
