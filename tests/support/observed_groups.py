@@ -606,8 +606,11 @@ class ShareClientGroup(ClientGroup):
         """Without a generation while the assignment or a member is not of the group's epoch."""
         [state] = self._table("--state") or [[]]
         described_members, epochs = {}, set()
-        *_, name, epoch, assignment_epoch, _ = state or ("Dead", "-1", "-1", "0")
-        for _, member_id, host, client_id, _, member_epoch, *assigned in self._table("--members"):
+        *_, name, epoch, assignment_epoch, count = state or ("Dead", "-1", "-1", "0")
+        # Each table takes a JVM: that of the members is of no use while some of them are missing.
+        is_complete = 0 < int(count) == len(self.running())
+        members = self._table("--members") if is_complete else []
+        for _, member_id, host, client_id, _, member_epoch, *assigned in members:
             described_members[member_id] = DescribedMember(
                 None, client_id, host, _shared_partitions("".join(assigned))
             )
