@@ -128,7 +128,7 @@ def test_run_without_a_broker_serves_the_past_and_goes_on_when_one_answers(broke
         assert "; no broker has returned log offsets since " in reason
         jobs = {'{cluster="test",job_name="exporter"}': 1} | {
             f'{{cluster="test",job_name="{name}"}}': 0
-            for name in ("decode", "log-offsets", "cluster", "history", "lag")
+            for name in ("decode", "log-offsets", "cluster", "share-state", "history", "lag")
         }
         assert figures(url, "grouptrail_job_running") == jobs
         assert figures(url, "grouptrail_ready") == {'{cluster="test"}': 0}

@@ -53,7 +53,7 @@ def test_new_job_in_the_registry_is_run_and_recovered(
     table.append_rows([{"record_partition": 0, "record_offset": 1, "group_id": "billing"}])
     assert "count batch 0: 1 commits" in succeeded(cli(config, "run", "--job", "count", "--once"))
     assert (
-        "not one of decode, log-offsets, cluster, broker-log, history, lag, count"
+        "not one of decode, log-offsets, cluster, share-state, broker-log, history, lag, count"
         in cli(config, "run", "--job", "cuont").printed
     )
     assert "count: the next run begins where its tables end" in succeeded(cli(config, "recover", "--job", "count"))
