@@ -110,7 +110,7 @@ def rebuild_with(config: Config, warehouse: Warehouse) -> None:
     ("engine", "rows_a_record"),
     [
         pytest.param("spark", 100, id="Spark", marks=pytest.mark.full),
-        pytest.param(None, choice.MOST_ROWS, id="folded by Spark, written by delta-rs", marks=pytest.mark.full),
+        pytest.param(None, choice.MOST_ROWS, id="folded by Spark, written by delta-rs"),
         pytest.param("delta-rs", 100, id="without Spark"),
     ],
 )
