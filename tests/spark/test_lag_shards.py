@@ -53,6 +53,7 @@ def stored(config: Config, name: str) -> pa.Table:
     return DeltaTable(warehouse_of(config).table(name).path).to_pyarrow_table()
 
 
+@pytest.mark.full
 def test_samples_are_written_once_by_processes_that_keep_their_state(
     spark: SparkSession, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

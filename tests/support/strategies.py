@@ -18,7 +18,7 @@ from support.wire_vectors import BLOBS, RECORDS, SHARE_RECORDS
 Bytes = bytes | None
 
 # For tests without parameters; parametrized tests use the profile's number of examples for each parameter.
-MANY = settings(max_examples=15 * settings().max_examples)
+MANY = settings(max_examples=5 * settings().max_examples)
 
 _ENDS = {
     "int8": (-(1 << 7), (1 << 7) - 1),

@@ -351,6 +351,7 @@ def wire_member(name: str, topics: list[str]) -> Row:
     }
 
 
+@pytest.mark.full
 def test_fold_largest_record_gives_every_member_and_partition() -> None:
     """A record of one megabyte, from its bytes to the rows."""
     whole = members_of_largest()
