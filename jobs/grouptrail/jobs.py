@@ -145,7 +145,7 @@ POLL = Job(
 LOG_OFFSETS = Job(
     name="log-offsets",
     about="asks the brokers where the logs of committed and owned partitions begin and end",
-    # It looks at who owns what, too, as far as the history is there.
+    # It looks at who owns what, too, and at the state of share groups, as far as that is there.
     reads=("offset_commits",),
     writes=("log_offsets",),
     module="grouptrail.log_offsets.job",
@@ -199,7 +199,7 @@ LAG = Job(
     reads=(
         *("log_offsets", "offset_commits", "ingest_progress", "group_metadata", "group_records"),
         *("group_states", "generations", "memberships", "partition_ownership", "history_positions"),
-        *("tombstone_checks", "topic_configs", "topic_partitions", "log_sizes"),
+        *("tombstone_checks", "share_group_state", "topic_names", "topic_configs", "topic_partitions", "log_sizes"),
     ),
     writes=("consumer_lag", "committed_offsets"),
     module="grouptrail.lag.job",

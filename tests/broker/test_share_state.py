@@ -19,14 +19,14 @@ from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import await_that, make_orders, producer
 
 STATE_TOPIC = "__share_group_state"
-GROUP = "queue"
+GROUP, KEPT = "queue", "kept"
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 NEWEST, BEFORE, *_ = VERSIONS  # the consumer receives nothing from the early access of 4.1
 
 
 @pytest.fixture(scope="module", params=[NEWEST, pytest.param(BEFORE, marks=pytest.mark.full)])
 def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker whose share group has accepted, released, rejected and given up records, and has been deleted."""
+    """A broker whose share groups have accepted, released, rejected and given up records; one has been deleted."""
     properties = {
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.snapshot.update.records.per.snapshot": "10",
@@ -34,7 +34,9 @@ def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     }
     with Broker(tmp_path_factory.mktemp("kafka"), version=request.param, properties=properties) as broker:
         make_orders(broker.bootstrap)
-        _consume(broker)
+        for group in (GROUP, KEPT):
+            _consume(broker, group)
+        _leave_some(broker)
         deleted = broker.tool(
             "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
             *("--bootstrap-server", broker.bootstrap, "--delete", "--group", GROUP),
@@ -43,9 +45,9 @@ def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield broker
 
 
-def _consume(broker: Broker) -> None:
+def _consume(broker: Broker, group: str) -> None:
     """Acknowledge records in every way; every third one is released until the broker gives it up."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": GROUP, "share.acknowledgement.mode": "explicit"}
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit"}
     consumer = ShareConsumer({**settings, "log_level": 2})
     consumer.subscribe(["orders"])
     ways = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
@@ -66,6 +68,30 @@ def _consume(broker: Broker) -> None:
     consumer.close()
 
 
+def _leave_some(broker: Broker) -> None:
+    """Release the first of some records and accept the others; then write more that are not read."""
+    settings = {"bootstrap.servers": broker.bootstrap, "group.id": KEPT, "share.acknowledgement.mode": "explicit"}
+    consumer = ShareConsumer({**settings, "log_level": 2})
+    consumer.subscribe(["orders"])
+
+    def has_left_one() -> bool:
+        for _ in range(7):
+            producing.produce("orders", b"x", partition=0)
+        producing.flush()
+        messages = consumer.poll(0.2)
+        for number, message in enumerate(messages):
+            is_left = number == 0 and len(messages) > 1
+            consumer.acknowledge(message, AcknowledgeType.RELEASE if is_left else AcknowledgeType.ACCEPT)
+        consumer.commit_sync()
+        return len(messages) > 1
+
+    with producer(broker) as producing:
+        await_that(has_left_one)
+        consumer.close()
+        for _ in range(7):
+            producing.produce("orders", b"x", partition=0)
+
+
 def test_decode_record_share_state_matches_kafkas_formatter(queued: Broker) -> None:
     """Snapshots, updates and tombstones; each encodes back to its own bytes."""
     printed = {row["offset"]: row for row in queued.formatted(SHARE_STATE_FORMATTER, topic=STATE_TOPIC)}
@@ -80,7 +106,7 @@ def test_decode_record_share_state_matches_kafkas_formatter(queued: Broker) -> N
         assert (ours["key"], ours["value"]) == (theirs["key"], theirs["value"]), record.offset
         assert decoded.key is not None
         assert (encode_key(decoded.key), encode_value(decoded.key, decoded.value)) == (record.key, record.value)
-        assert decoded.key.data["groupId"] == GROUP
+        assert decoded.key.data["groupId"] in (GROUP, KEPT)
         kinds.add((decoded.key.type, decoded.value is None))
         if decoded.value is not None:
             states |= {batch["deliveryState"] for batch in decoded.value.data["stateBatches"]}
@@ -103,7 +129,11 @@ def test_share_state_job_lands_each_record_once_with_the_fields_that_kafka_print
     theirs = {row["offset"]: row for row in printed}
     for row in rows:
         key, value = theirs[row["record_offset"]]["key"]["data"], theirs[row["record_offset"]]["value"]
-        assert (row["group_id"], row["topic_id"], row["partition"]) == (GROUP, key["topicId"], key["partition"])
+        assert (row["group_id"], row["topic_id"], row["partition"]) == (
+            key["groupId"],
+            key["topicId"],
+            key["partition"],
+        )
         assert row["is_tombstone"] == (value is None)
         if value is not None:
             data = value["data"]
@@ -114,6 +144,24 @@ def test_share_state_job_lands_each_record_once_with_the_fields_that_kafka_print
                 [batch["firstOffset"], batch["lastOffset"], batch["deliveryState"], batch["deliveryCount"]]
                 for batch in data["stateBatches"]
             ]
+
+
+def test_lag_of_a_share_group_is_what_kafkas_tool_prints(queued: Broker, cli: Cli, tmp_path: Path) -> None:
+    """Of one that left records released and unread behind; the deleted one has no lag."""
+    config = Config(kafka={"bootstrap.servers": queued.bootstrap}, warehouse=str(tmp_path))
+    succeeded(cli(config, "run", "--once"))
+    rows = Warehouse(str(tmp_path), config.cluster).table("consumer_lag").select("*", "ORDER BY partition")
+    described = queued.tool(
+        "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
+        *("--bootstrap-server", queued.bootstrap, "--describe", "--group", KEPT, "--offsets"),
+    )
+    assert described.returncode == 0, described.stderr
+    printed = [line.split() for line in described.stdout.splitlines() if line.startswith(f"{KEPT} ")]
+    theirs = [[topic, int(partition), start, lag] for _, topic, partition, start, lag in printed]
+    ours = [[row["topic"], row["partition"], str(row["committed_offset"]), str(row["lag"])] for row in rows]
+    assert ours == sorted(row for row in theirs if row[2] != "-")  # of which nothing has been read
+    assert all(int(row["lag"]) > 0 < row["delivery_complete_count"] for row in rows)
+    assert {row["group_id"] for row in rows} == {KEPT}
 
 
 def test_share_state_job_without_a_share_group_waits_for_one(broker: Broker, cli: Cli, tmp_path: Path) -> None:

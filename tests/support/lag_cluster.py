@@ -14,6 +14,7 @@ from grouptrail.config import Config
 from grouptrail.lag import groups
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.lineage import SourceVersion, noted
+from grouptrail.storage.share_progress import TABLES as SHARE_TABLES
 from support import small_tables
 from support.lag_samples import LOGS, at, log
 
@@ -29,6 +30,7 @@ def empty_tables(folder: Path, **lag: Any) -> Config:
         "consumer_lag",
         "committed_offsets",
         "tombstone_checks",
+        *SHARE_TABLES,
         *groups.TABLES,
     ):
         small_tables.lay(config, table)

@@ -14,6 +14,7 @@ from grouptrail.lag.backtest import Alert, replay
 from grouptrail.lag.calculator import COLUMNS, LagCalculator
 from grouptrail.lag.group_status import NO_LAST_OWNERS, NONE_OWNED, OWNED, GroupStatus
 from grouptrail.lag.positions import COMMITS
+from grouptrail.lag.shard import ALL
 from grouptrail.lag.state import LagState
 from grouptrail.lag.verdict import Thresholds
 from support.lag_samples import LOGS, Row, add_commits, add_sample, at, commit, log, new_calculator
@@ -62,6 +63,8 @@ def test_samples_processed_late_use_only_the_commits_made_before_them() -> None:
     processor.has_new_commits = False
     processor._records = SimpleNamespace(first_records=lambda _wanted: {})
     processor._missed = SimpleNamespace(fresh=lambda: ())
+    processor._shared = SimpleNamespace(fresh=lambda: ())
+    processor._shard = ALL
     processor._commits = Commits(pa.Table.from_pylist([commit(-5, 100), commit(3_600, 460)], COMMITS))
     samples = [log(second, 100 + second // 10) for second in range(0, 3_600, 10)]
     rows: list[Row] = []

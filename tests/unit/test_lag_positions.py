@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grouptrail.lag import positions
-from grouptrail.lag.positions import COMMITS, READ, Positions
+from grouptrail.lag.positions import COMMITS, OF_TABLE, READ, Positions
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -64,7 +64,7 @@ def test_latest_is_the_newest_of_all_or_of_those_made_by_a_time(
         for number, batch in enumerate(batches):
             numbered = list(enumerate(batch, len(added)))
             stored = [one for one in numbered if not one[1][-1]]
-            known.add(rows_of(stored).cast(READ) if number % 2 else rows_of(stored))
+            known.add(rows_of(stored).cast(OF_TABLE) if number % 2 else rows_of(stored))
             known.add_live(rows_of([one for one in numbered if one[1][-1]]))
             added += numbered
             in_tables = [one for one in added if not one[1][-1]]

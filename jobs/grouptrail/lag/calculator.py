@@ -76,7 +76,8 @@ STORED_LAG = columns_of(
     TABLE,
     (
         *("group_id", "topic", "partition", "sampled_at"),
-        *("committed_offset", "commit_at", "log_end_offset", "lag", "lost_records", "silent_seconds"),
+        *("committed_offset", "delivery_complete_count", "commit_at", "log_end_offset"),
+        *("lag", "lost_records", "silent_seconds"),
         *("lag_seconds", "lag_seconds_method", "lag_seconds_error"),
         *(*_WAITS, "read_before_end", "pauses_with_one_left", "problem"),
     ),
@@ -247,7 +248,9 @@ class LagCalculator:
         is_other = at < at_numbers(self._recreated_at, partitions)
         is_other |= are_of_other_log(rows["problem"])
         committed, committed_at = ints(rows["committed_offset"]), ints(rows["commit_at"])
+        complete = np.maximum(ints(rows["delivery_complete_count"]), 0)
         readable = not_deleted(ints(rows["lag"]), ints(rows["lost_records"]), committed)
+        start_offsets, committed = committed, np.where(committed == UNKNOWN, UNKNOWN, committed + complete)
         committed, readable = (np.where(is_other, UNKNOWN, column) for column in (committed, readable))
         self._window.start_sample(at, self._index.position_count)
         self._add_ends(at, partitions, ints(rows["log_end_offset"]))
@@ -273,7 +276,7 @@ class LagCalculator:
         self._partition_of = lengthened(self._partition_of, self._index.position_count)
         self._partition_of[numbers] = partitions
         if self._rules.timestamp_lookup:
-            self._restore_ages(numbers, rows, committed)
+            self._restore_ages(numbers, rows, np.where(committed == UNKNOWN, UNKNOWN, start_offsets))
 
     def _restore_ages(self, numbers: Ints, rows: pa.Table, committed: Ints) -> None:
         """Restore the ages of the rows of one sample that are older than the samples."""
@@ -516,7 +519,9 @@ class LagCalculator:
         """Return the rows of `consumer_lag` for entries with these columns, their lag and its age."""
         is_ignored = self._are_ignored(entries, context)
         lag = self._lag_in_offsets(entries, is_ignored, context)
-        self._habits.put(entries.positions, end=entries.end, committed=entries.committed, left=lag.left)
+        # A record that nobody can process is left at each pause of a share group, too.
+        left = np.where(entries.are_shared, UNKNOWN, lag.left)
+        self._habits.put(entries.positions, end=entries.end, committed=entries.committed, left=left)
         wanted = _first_unread(entries, lag, context)
         first = {entry: self._first[at] for entry, at in wanted.items() if at in self._first}
         lag = self._without_unreadable(entries, lag, first, context)
@@ -578,7 +583,9 @@ class LagCalculator:
 
     def _departed(self, sampled: _Sampled, groups: Groups) -> Departed:
         """Return what is known of the last owners of Empty groups' positions."""
-        of_empty = sampled.order[groups.are_empty[sampled.groups[sampled.order]]]
+        # What a share group has read last says nothing of the records before.
+        is_shared = valid(sampled.commits["delivery_complete_count"])[sampled.order]
+        of_empty = sampled.order[groups.are_empty[sampled.groups[sampled.order]] & ~is_shared]
         commits = sampled.commits.select(["committed_offset", "record_at", "record_offset", "is_transactional"])
         of_them = commits.take(pa.array(of_empty))
         is_plain = np.asarray(whole(pc.fill_null(pc.invert(of_them["is_transactional"]), False)), bool)
@@ -727,6 +734,7 @@ class LagCalculator:
         return {
             "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(entries), np.int32), [self._cluster]),
             **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
+            "delivery_complete_count": _or_null(ints(commits["delivery_complete_count"])),
             "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
             "last_stable_offset": whole(logs["last_stable_offset"]),
@@ -743,7 +751,7 @@ class LagCalculator:
     def _rates(self, entries: Entries, context: _Context) -> tuple[Floats, Floats]:
         """Return the records consumed and produced a second, over `rate_seconds` or what the window has of it."""
         committed_then = context.committed_then[entries.positions]
-        consumed = _rate(entries.committed, committed_then, (entries.at - context.then) / MICROS)
+        consumed = _rate(entries.consumed, committed_then, (entries.at - context.then) / MICROS)
         end_then, end_at = self._ends.end_since(entries.partitions, context.then)
         return consumed, _rate(entries.end, end_then, (entries.at - end_at) / MICROS)
 
@@ -828,7 +836,7 @@ class LagCalculator:
         self, entries: Entries, lag: Lag, age: _Age, is_ignored: Bools, context: _Context
     ) -> tuple[Floats, tuple[Floats, Floats], Verdict]:
         """Return how long positions are silent, how long records usually wait and last waited, and the verdict."""
-        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.committed)
+        committed = np.where(lag.is_of_other_log, UNKNOWN, entries.consumed)
         self._window.put(
             entries.positions,
             entries.partitions,

@@ -28,6 +28,7 @@ from grouptrail.lag.state import (
     MOST_SAMPLES_A_BATCH,
     OFFSET_COMMITS,
     SAMPLES,
+    SHARE_TABLES,
     LagState,
     counts_by_status,
 )
@@ -63,7 +64,7 @@ def start(context: JobContext[LagSettings]) -> Query:
     shards it passes the newest rows to the context's feed, by the feed's live commits too.
     """
     warehouse, settings = context.warehouse, context.settings
-    warehouse.ensure((SAMPLES, OFFSET_COMMITS, CHECKS, *GROUP_TABLES, TABLE, COMMITTED))
+    warehouse.ensure((SAMPLES, OFFSET_COMMITS, CHECKS, *SHARE_TABLES, *GROUP_TABLES, TABLE, COMMITTED))
     checkpoint = warehouse.checkpoint(LAG.name)
     recovered = checkpoint.open(warehouse.tables(LAG.writes))
     inputs = LagInputs(warehouse, context.kafka, settings, once=context.once)

@@ -22,6 +22,9 @@ CLOCKS_DIFFER_SECONDS = 5
 _ABOVE_THE_END = (
     ": the log was truncated or recreated, or the offset was copied from another cluster or committed too far"
 )
+_UNCOUNTED = (
+    "the share coordinator does not count the records that are complete: upgrade the brokers to Kafka 4.2 or later"
+)
 # `made anew` is in rows that grouptrail 0.1 stored.
 _OTHER_LOG = ("recreated", "made anew")
 # Differences of offsets stay 64-bit numbers within this.
@@ -58,6 +61,21 @@ class Entries:
     def committed(self) -> Ints:
         """Committed offsets."""
         return ints(self.commits["committed_offset"])
+
+    @cached_property
+    def are_shared(self) -> Bools:
+        """Whether the group is a share group: it reads records in any order from the committed offset on."""
+        return valid(self.commits["delivery_complete_count"])
+
+    @cached_property
+    def complete(self) -> Ints:
+        """How many records from the committed offset on need no delivery any more; 0 where that is not known."""
+        return np.maximum(ints(self.commits["delivery_complete_count"]), 0)
+
+    @cached_property
+    def consumed(self) -> Ints:
+        """How many offsets are done with: the committed offset, and of a share group what is complete after it."""
+        return np.where(self.committed == UNKNOWN, UNKNOWN, self.committed + self.complete)
 
     @cached_property
     def committed_at(self) -> Ints:
@@ -168,6 +186,8 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools, is_o
         ),
     )
     mark_unknown(is_uncommitted, lambda _: "no commit yet")
+    is_uncounted = entries.are_shared & (ints(entries.commits["delivery_complete_count"]) == UNKNOWN)
+    mark_unknown(is_uncounted, lambda _: _UNCOUNTED)
     committed = np.where(is_empty, start, committed)
     has_other_id = pc.not_equal(entries.commits["topic_id"], entries.logs["topic_id"])
     is_recreated = _bools(pc.fill_null(has_other_id, False))
@@ -183,12 +203,15 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools, is_o
     problem.set(held, held_back.take(pa.array(held)))
     # Kafka accepts a commit of any 64-bit number; no record has a negative offset.
     lost = np.maximum(start - np.maximum(committed, 0), 0)
-    lag = np.where(is_unknown, UNKNOWN, np.maximum(readable - np.maximum(committed, -_MOST_OFFSETS), 0))
+    left = readable - np.maximum(committed, -_MOST_OFFSETS) - entries.complete
+    lag = np.where(is_unknown, UNKNOWN, np.maximum(left, 0))
+    # Which of a share group's deleted records were complete is not known.
+    is_lost_unknown = is_unknown | (entries.are_shared & (lost > 0))
     return Lag(
         lag,
-        np.where(is_unknown, UNKNOWN, lost),
+        np.where(is_lost_unknown, UNKNOWN, lost),
         np.maximum(committed, 0) + lost,
-        not_deleted(lag, lost, committed),
+        not_deleted(lag, np.where(is_lost_unknown, 0, lost), committed),
         problem.array(),
         is_recreated | is_above,
         np.full(len(entries), False),

@@ -23,9 +23,14 @@ _MANY = 500_000
 
 STORED = table_schema(TABLE)
 COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
-"""The columns that are read from `offset_commits`."""
-READ = compact(COMMITS)
-"""The same columns, as many of their rows are kept: texts have numbers, which are faster to copy and to compare."""
+"""The columns of `offset_commits`."""
+OF_TABLE = compact(COMMITS)
+"""The same, as they are read: texts have numbers, which are faster to copy and to compare."""
+COMPLETE = pa.field("delivery_complete_count", pa.int64())
+"""Of share groups: how many records from the offset on need no delivery any more, `UNKNOWN` if that is not kept; null
+for other groups."""
+READ = compact(COMMITS.append(COMPLETE))
+"""The columns of the rows that are kept."""
 CHECKS = "tombstone_checks"
 CHECKED = columns_of(
     CHECKS,
@@ -52,14 +57,14 @@ class Positions:
         self._due.clock_offsets = offsets
 
     def add(self, commits: pa.Table) -> None:
-        """Add commits (`COMMITS` or `READ`) of the tables in any order, duplicates included."""
-        commits = commits.cast(READ)
+        """Add commits (`COMMITS`, `OF_TABLE` or `READ`) of the tables in any order, duplicates included."""
+        commits = _as_read(commits)
         self._all.add(commits)
         self._due.add(commits)
 
     def add_live(self, commits: pa.Table) -> None:
         """Add commits (`COMMITS`) that the tables may not have yet; only `latest` of all of them has these."""
-        self._all.add(commits.cast(READ))
+        self._all.add(_as_read(commits))
 
     def latest(self, until: int | None = None) -> pa.Table:
         """Return the newest commits (`READ`) without deleted ones: of all, or of those made by a time.
@@ -142,6 +147,12 @@ def _by_position(commits: pa.Table) -> pa.Table:
     return commits.take(pa.array(np.lexsort((np.asarray(commits["partition"]), topic, group))))
 
 
+def _as_read(commits: pa.Table) -> pa.Table:
+    if COMPLETE.name not in commits.column_names:
+        commits = commits.append_column(COMPLETE, pa.nulls(len(commits), COMPLETE.type))
+    return commits.cast(READ)
+
+
 def _undeleted(commits: pa.Table) -> pa.Table:
     deleted = commits["is_tombstone"]
     return commits.filter(pc.invert(deleted)) if pc.any(deleted).as_py() else commits
@@ -162,9 +173,29 @@ def from_checks(rows: pa.Table) -> pa.Table:
     return from_records(tombstones.append_column("record_at", rows["checked_at"]))
 
 
+def from_progress(progress: pa.Table, first_number: int) -> pa.Table:
+    """Return what records say of share groups (`share_progress.PROGRESS`) as commits (`READ`) of the start offsets.
+
+    Records about one position need not be in one partition of their topic: `record_offset` is the place in the
+    sequence, from `first_number` on. They have no partition of the offsets topic.
+    """
+    counts = pc.fill_null(progress["delivery_complete_count"].cast(pa.int64()), UNKNOWN)
+    given = {
+        **{name: progress[name] for name in ("group_id", "topic", "topic_id", "partition", "record_at")},
+        "commit_at": progress["record_at"],
+        "record_offset": pa.array(np.arange(first_number, first_number + len(progress))),
+        "committed_offset": progress["start_offset"],
+        "is_transactional": pa.array(np.full(len(progress), False)),
+        "is_tombstone": progress["is_tombstone"],
+        COMPLETE.name: counts,
+    }
+    columns = [given.get(field.name, pa.nulls(len(progress), field.type)) for field in READ]
+    return pa.table(columns, names=READ.names).cast(READ)
+
+
 def to_stored(commits: pa.Table) -> pa.Table:
-    """Return commits (`READ`) as rows of `committed_offsets`."""
-    return commits.select(STORED.names).cast(STORED)
+    """Return commits (`READ`) as rows of `committed_offsets`, without those of share groups."""
+    return commits.filter(pc.is_null(commits[COMPLETE.name])).select(STORED.names).cast(STORED)
 
 
 def from_stored(rows: pa.Table) -> tuple[pa.Table, Ints]:

@@ -35,6 +35,10 @@ class Shard:
         """Whether it has all groups."""
         return self.count == 1
 
+    def has(self, partition: int) -> bool:
+        """Return whether it has the groups of a partition of `__consumer_offsets`."""
+        return partition % self.count == self.number
+
     def condition(self) -> ds.Expression | None:
         """Return a condition on the column record_partition; None where all rows match."""
         if self.is_all:

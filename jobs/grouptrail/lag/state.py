@@ -22,6 +22,7 @@ import pyarrow.dataset as ds
 
 from grouptrail.console.progress import Log
 from grouptrail.errors import one_line
+from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.groups import Coordinators
 from grouptrail.kafka.log import FirstRecord, RecordRequest, RecordTimestamp
@@ -37,10 +38,11 @@ from grouptrail.lag.positions import (
     CHECKED,
     CHECKS,
     IS_GONE,
-    READ,
+    OF_TABLE,
     STORED,
     after,
     from_checks,
+    from_progress,
     from_records,
     from_stored,
     to_stored,
@@ -51,11 +53,13 @@ from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_t
 from grouptrail.lag.shard import ALL, LagInputs, Shard
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
+from grouptrail.storage import share_progress
 from grouptrail.storage.lineage import SourceVersion, with_source
 from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.reader import OpenTable
 from grouptrail.storage.rows import NewRows, own_rows
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.share_progress import ShareProgress
 from grouptrail.storage.sql import datafusion_literal
 
 if TYPE_CHECKING:
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
+SHARE_TABLES = share_progress.TABLES
 # A sample is a file.
 MOST_SAMPLES_A_BATCH = 20
 MOST_GROUPS_FETCHED = 1000
@@ -131,6 +136,9 @@ class LagState:
         self._prepared: LagCalculator | None = None
         self._commits: NewRows | None = None
         self._missed: NewRows | None = None
+        self._shared: ShareProgress | None = None
+        self._shared_count = 0
+        self._offsets_partitions: int | None = None
         self.has_new_commits = True
         """Whether there are commits that `commits` has not returned."""
         self._failures: set[str] = set()
@@ -252,7 +260,7 @@ class LagState:
         """Read the new commits and add those after the known ones; return whether there were any."""
         assert self._commits is not None
         assert self._missed is not None
-        count = 0
+        count = self._add_share_progress(calculator)
         for commits in self._commits.fresh():
             count += len(commits)
             calculator.positions.add(after(commits, known))
@@ -261,6 +269,24 @@ class LagState:
             calculator.positions.add(from_checks(checks))
         self.has_new_commits |= count > 0
         return count > 0
+
+    def _add_share_progress(self, calculator: LagCalculator) -> int:
+        """Read the new records of share groups' state and add them; return how many there were."""
+        assert self._shared is not None
+        progress = self._shared.fresh()
+        if not self._shard.is_all:
+            ours = [self._shard.has(self._partition_of(group)) for group in progress["group_id"].to_pylist()]
+            progress = progress.filter(pa.array(ours, pa.bool_()))
+        if len(progress):
+            calculator.positions.add(from_progress(progress, self._shared_count))
+            self._shared_count += len(progress)
+        return len(progress)
+
+    def _partition_of(self, group_id: str) -> int:
+        """Return the group's partition of the offsets topic; the decode job's progress has all of them."""
+        if self._offsets_partitions is None:
+            self._offsets_partitions = 1 + max(decoded_to(read_ends(self._warehouse)), default=0)
+        return coordinator_partition(group_id, self._offsets_partitions)
 
     def _resume(self, *, before: int) -> None:
         """Restore the calculator from the tables: commits, and samples and lag from before a time (microseconds)."""
@@ -283,9 +309,10 @@ class LagState:
         ours = self._shard.condition()
         commits, newest, source = self._stored_commits(ours)
         calculator.positions.add(commits)
-        self._commits = self._warehouse.table(OFFSET_COMMITS).new_rows(READ, ours, source)
+        self._commits = self._warehouse.table(OFFSET_COMMITS).new_rows(OF_TABLE, ours, source)
         gone = IS_GONE if ours is None else ours & IS_GONE
         self._missed = self._warehouse.table(CHECKS).new_rows(CHECKED, gone)
+        self._shared = ShareProgress(self._warehouse)
         self._add_commits(calculator, newest)
         return calculator
 

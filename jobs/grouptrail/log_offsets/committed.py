@@ -1,4 +1,4 @@
-"""The partitions to sample: those with a committed offset, and those that a member of a group owns."""
+"""The partitions to sample: with a committed offset, with an owner in a group, or with the state of a share group."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.query import owned
+from grouptrail.storage import share_progress
 from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.lineage import with_source
 from grouptrail.storage.positions import updated
 from grouptrail.storage.schema import compact, table_schema
+from grouptrail.storage.share_progress import ShareProgress
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table import Table
 from grouptrail.storage.warehouse import Warehouse
@@ -40,6 +42,23 @@ class OwnedPartitions:
             places = set(zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), strict=True))
             self._partitions, self._versions = _by_topic(places), versions
         return self._partitions
+
+
+class SharedPartitions:
+    """The partitions in which share groups have a state."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._warehouse = warehouse
+        self._progress: ShareProgress | None = None
+
+    def partitions(self) -> dict[str, list[int]]:
+        """Read what is new and return the partitions by topic, both ascending; none while there are no tables."""
+        if self._progress is None:
+            if any(table.open() is None for table in self._warehouse.tables(share_progress.TABLES)):
+                return {}
+            self._progress = ShareProgress(self._warehouse)
+        self._progress.fresh()
+        return self._progress.partitions()
 
 
 class CommittedPartitions:

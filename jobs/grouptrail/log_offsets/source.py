@@ -45,7 +45,7 @@ from grouptrail.kafka.errors import (
     why_unanswered,
 )
 from grouptrail.kafka.log import LogBounds, PartitionMetadata
-from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions, merged
+from grouptrail.log_offsets.committed import CommittedPartitions, OwnedPartitions, SharedPartitions, merged
 from grouptrail.spark.streams import stopping
 from grouptrail.storage.location import TableLocation
 from grouptrail.storage.schema import table_schema
@@ -181,11 +181,10 @@ class Planner:
             if "committed" in request.which
             else None
         )
-        self._owned = (
-            OwnedPartitions(Warehouse(request.which["warehouse"], request.which["cluster"], request.storage))
-            if "warehouse" in request.which
-            else None
-        )
+        self._more: list[OwnedPartitions | SharedPartitions] = []
+        if "warehouse" in request.which:
+            warehouse = Warehouse(request.which["warehouse"], request.which["cluster"], request.storage)
+            self._more = [OwnedPartitions(warehouse), SharedPartitions(warehouse)]
         self._held_back = request.which.get(_HELD_BACK)
         self._samples_all = request.which.get(_ALL_TOPICS) == "true"
         self._known: list[PartitionMetadata] = []
@@ -211,8 +210,10 @@ class Planner:
     def _wanted(self) -> Selection | None:
         if self._committed is None:
             return self._assigned
-        committed = self._committed.partitions()
-        return committed if self._owned is None else merged(committed, self._owned.partitions())
+        wanted = self._committed.partitions()
+        for more in self._more:
+            wanted = merged(wanted, more.partitions())
+        return wanted
 
     def _all_places(self, wanted: Selection) -> list[PartitionMetadata]:
         """Return all partitions, and why the wanted ones among the others have no leader."""
