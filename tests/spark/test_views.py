@@ -18,9 +18,12 @@ from grouptrail.query.spark.engine import SparkEngine
 from grouptrail.query.sql import DeltaRs
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql import spark_literal
+from grouptrail.storage.upkeep import register
 from support.queries import asked
 from support.sample_history import ASKED
 from support.small_tables import at, lay
+
+EXAMPLES_IN_EACH_RUN = {"owners_at", "worst_groups"}
 
 each_view = pytest.mark.parametrize("view", views().values(), ids=lambda view: view.name)
 
@@ -31,13 +34,26 @@ def engine(spark: SparkSession, example: Config) -> SparkEngine:
 
 
 @each_view
-def test_view_gives_the_same_rows_on_both_engines(
+def test_view_on_spark_gives_its_rows(
     example: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compare a query with results and the view's example, at the same time."""
+    """They are the rows that delta-rs gives, by `tests/unit/test_sample_history.py`."""
     monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     query, wanted = ASKED[view.name]
     assert asked(example, query, engine) == [pytest.approx(row) for row in wanted]
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        pytest.param(view, id=view.name, marks=[] if view.name in EXAMPLES_IN_EACH_RUN else pytest.mark.full)
+        for view in views().values()
+    ],
+)
+def test_view_example_gives_the_same_rows_on_both_engines(
+    example: Config, engine: SparkEngine, view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grouptrail.query.views.utc_now", lambda: at(60 * 24 * 365))
     assert sorted(map(str, asked(example, view.example, engine))) == sorted(
         map(str, asked(example, view.example, DeltaRs(warehouse_of(example))))
     )
@@ -52,6 +68,21 @@ def test_view_group_name_with_special_characters_is_matched_literally(spark: Spa
     quoted = name.replace("'", "''")
     for engine in (DeltaRs(warehouse_of(config)), SparkEngine(warehouse_of(config, spark))):
         assert asked(config, f"SELECT member_id FROM members_at('{quoted}', now())", engine) == [{"member_id": "m"}]
+
+
+def test_register_table_of_that_name_elsewhere_is_returned(spark: SparkSession, tmp_path: Path) -> None:
+    """A table that is registered already is known however its location is spelled."""
+    lay(Config(warehouse=str(tmp_path)), "topics", {"topic": "orders"})
+    name = "default.topics_of_a_test"
+    try:
+        for spelling in (str(tmp_path), f"file://{tmp_path}"):
+            table = warehouse_of(Config(warehouse=spelling), spark).table("topics")
+            assert register(table, name) is None
+        lay(Config(warehouse=str(tmp_path / "another")), "topics", {"topic": "orders"})
+        another = warehouse_of(Config(warehouse=str(tmp_path / "another")), spark).table("topics")
+        assert register(another, name) == f"file:{tmp_path}/topics"
+    finally:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
 
 
 def test_view_argument_with_backslash_raises_query_error_on_spark(example: Config, engine: SparkEngine) -> None:

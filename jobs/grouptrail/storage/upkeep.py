@@ -98,6 +98,10 @@ def register(table: Table, catalog_name: str) -> str | None:
     """
     spark = table.session
     spark.sql(f"CREATE TABLE IF NOT EXISTS {catalog_name} USING delta LOCATION {spark_literal(table.path)}")
+    described = spark.sql(f"DESCRIBE TABLE EXTENDED {catalog_name}").collect()
+    if {row.data_type for row in described if row.col_name == "Location"} & {table.path, f"file:{table.path}"}:
+        return None
+    # This knows every spelling of a location, but reads the table's whole log.
     registered, here = (
         spark.sql(f"DESCRIBE DETAIL {one}").collect()[0].location
         for one in (catalog_name, table_in_sql(table.location))
