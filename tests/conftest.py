@@ -20,6 +20,7 @@ from grouptrail.runtime.warehouses import session_settings
 from grouptrail.spark.session import start_session
 from grouptrail.storage import damage
 from support.cli_in_process import Cli, run_cli
+from support.few_rows import FEW_ROWS
 from support.sample_groups import billing, groups_of_other_kinds, shared
 from support.sample_history import lay_sample_history
 from support.schedule import SECONDS, ByTime, RunKind, longest_first, record_seconds, run_kind, unit_of
@@ -107,11 +108,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The only Spark session of this process: a test that stops it stops it for all later files."""
-    config = load_config(None, {"warehouse": str(tmp_path_factory.mktemp("session"))}, {})
-    session = start_session(session_settings(config), "tests")
-    # Plans that are run once, on a few rows: to compile them takes far longer.
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+    settings = {"warehouse": str(tmp_path_factory.mktemp("session"))}
+    settings |= {f"spark.{name}": value for name, value in FEW_ROWS.items()}
+    session = start_session(session_settings(load_config(None, settings, {})), "tests")
     yield session
     session.stop()
 

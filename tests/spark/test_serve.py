@@ -25,6 +25,7 @@ from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.spark.java import find_java, java_environment
 from support import connect_requests
 from support.cli_process import Grouptrail
+from support.deadlines import scaled
 from support.sample_history import LAID
 from support.sql_server import BEELINE, SECRET, Server, beeline, listening_ports
 
@@ -76,7 +77,9 @@ def test_serve_sql_documented_beeline_queries_return_their_rows(served: Server) 
         "beeline -u", f"{BEELINE} --outputformat=csv2 -u"
     )
     environ = {**os.environ, **java_environment(find_java())}
-    run = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120, check=False, env=environ)
+    run = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=scaled(120), check=False, env=environ
+    )
     assert [line for line in run.stdout.splitlines() if line.strip()] == [
         "group_id,status", "replay,REWIND", "billing,STALL", "audit,UNKNOWN",
         "partition,member_id", "0,b", "1,d", "2,d",
@@ -88,7 +91,9 @@ def test_serve_sql_documented_spark_connect_query_returns_its_rows(served: Serve
     """The Spark Connect example of docs/sql-clients.md."""
     [block] = re.findall(r"^```python\n(from pyspark.sql .*?)^```$", CLIENTS.read_text(), re.MULTILINE | re.DOTALL)
     program = block.replace(":15002", f":{served.connect}")
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=False)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(200), check=False
+    )
     cells = [line.strip("|").split("|") for line in run.stdout.splitlines() if line.startswith("|orders|")]
     owners = [(int(partition), member.strip()) for _, partition, member in cells]
     assert sorted(owners) == [(0, "b"), (1, "d"), (2, "d")], run.stderr
@@ -164,7 +169,7 @@ def connect(
     url = f"sc://127.0.0.1:{served.connect}"
     run = subprocess.run(
         [sys.executable, connect_requests.__file__, url, str(folder), path],
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=scaled(280), check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr[-3000:]
     yield json.loads(run.stdout.splitlines()[-1])
@@ -201,9 +206,9 @@ def test_serve_sql_ports_of_the_jvm_refuse_clients_that_go_around_the_gateway(se
     codes = []
     for port in ports:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel, pytest.raises(grpc.RpcError) as caught:
-            base_pb2_grpc.SparkConnectServiceStub(channel).AnalyzePlan(request, timeout=5)
+            base_pb2_grpc.SparkConnectServiceStub(channel).AnalyzePlan(request, timeout=scaled(5))
         codes.append(caught.value.code())
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=scaled(5)) as client:
             client.settimeout(2)
             client.sendall(b"\x01\x00\x00\x00\x05PLAIN\x02\x00\x00\x00\x0b\x00user\x00secret")
             with contextlib.suppress(OSError):
@@ -217,14 +222,14 @@ def test_serve_sql_malformed_messages_end_only_their_connection(served: Server) 
     for number in range(60):
         name = (b"OpenSession", b"ExecuteStatement", b"GetDelegationToken", b"")[number % 4]
         message = b"\x80\x01\x00\x01" + struct.pack(">I", len(name)) + name + bytes(4) + random.randbytes(number)
-        with socket.create_connection(("127.0.0.1", served.thrift), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", served.thrift), timeout=scaled(30)) as client:
             client.sendall(b"\x01\x00\x00\x00\x05PLAIN\x02\x00\x00\x00\x04\x00u\x00p")
             assert client.recv(5) == b"\x05\x00\x00\x00\x00"
             client.sendall(struct.pack(">I", len(message)) + message)
             answer = client.recv(4096)
             assert not answer or answer[7] == 3, answer  # an exception
     for garbage in (b"\x16\x03\x01\x02\x00", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 40):
-        with socket.create_connection(("127.0.0.1", served.thrift), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", served.thrift), timeout=scaled(30)) as client:
             client.sendall(garbage)
             with contextlib.suppress(ConnectionResetError):
                 assert not client.recv(5).startswith(b"\x05")
@@ -281,7 +286,7 @@ def test_views_install_hive_catalog_is_visible_to_another_session(example: Confi
     queries = ["SELECT * FROM vanished_groups", "SELECT * FROM owners_at('billing', '2026-03-04 12:01:30')"]
     run = subprocess.run(
         [sys.executable, "-c", program, config, example.warehouse, *queries],
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=scaled(280), check=False,
     )  # fmt: skip
     assert run.stdout == "15 1 3 ", run.stderr[-2000:]
 

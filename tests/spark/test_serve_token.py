@@ -14,6 +14,7 @@ import pytest
 
 from grouptrail.config import Config
 from support.certificates import self_signed, trust_store
+from support.deadlines import scaled
 from support.sql_server import Server, beeline
 
 TOKEN = "0123456789abcdef-of-the-clients"
@@ -63,7 +64,7 @@ def test_serve_sql_connect_token_is_required(protected: tuple[Server, Path], tok
     )
     run = subprocess.run(
         [sys.executable, "-c", program, f"sc://localhost:{server.connect}/;use_ssl=true{token}"],
-        capture_output=True, text=True, timeout=200, check=False,
+        capture_output=True, text=True, timeout=scaled(200), check=False,
         env={**os.environ, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(folder / "certificate.pem")},
     )  # fmt: skip
     if answer is None:
@@ -74,7 +75,7 @@ def test_serve_sql_connect_token_is_required(protected: tuple[Server, Path], tok
 
 def test_serve_sql_without_tls_other_end_gets_no_answer(protected: tuple[Server, Path]) -> None:
     """A client that does not encrypt cannot even try a password."""
-    with socket.create_connection(("127.0.0.1", protected[0].thrift), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", protected[0].thrift), timeout=scaled(10)) as client:
         client.sendall(b"\x01\x00\x00\x00\x05PLAIN")
         with contextlib.suppress(ConnectionResetError):
             assert not client.recv(5).startswith(b"\x03")

@@ -13,6 +13,8 @@ import pyspark
 from grouptrail.config import Config
 from grouptrail.spark.java import find_java, java_environment
 from support.cli_process import Grouptrail
+from support.deadlines import scaled
+from support.few_rows import FEW_ROWS
 
 BEELINE = Path(pyspark.__path__[0]) / "bin" / "beeline"
 # In the environment of the server.
@@ -31,7 +33,8 @@ class Server:
     def __init__(self, example: Config, folder: Path, *arguments: str) -> None:
         self.connect, self.thrift = free_port(), free_port()
         config = folder / "grouptrail.toml"
-        config.write_text('[spark]\n"spark.driver.memory" = "1g"\n')
+        settings = {"spark.driver.memory": "1g", **FEW_ROWS}
+        config.write_text("[spark]\n" + "".join(f'"{name}" = "{value}"\n' for name, value in settings.items()))
         self._command = Grouptrail(
             example, "serve-sql", "--config", str(config), "--connect-port", str(self.connect),
             "--thrift-port", str(self.thrift), *arguments,
@@ -75,5 +78,6 @@ def beeline(port: int, *arguments: str, options: str = "") -> subprocess.Complet
     command = [str(BEELINE), "-u", url, "--outputformat=csv2", "--silent=true"]
     return subprocess.run(
         [*command, *arguments],
-        capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **java_environment(find_java())},
+        capture_output=True, text=True, timeout=scaled(120), check=False,
+        env={**os.environ, **java_environment(find_java())},
     )  # fmt: skip
