@@ -106,12 +106,16 @@ def rebuild_with(config: Config, warehouse: Warehouse) -> None:
     rebuild(context_of(HISTORY, config, warehouse, silent), lambda: warehouse)
 
 
+DRIVER, SPARK = 100, choice.MOST_ROWS  # rows that a record is taken to become: who folds
+
+
 @pytest.mark.parametrize(
     ("engine", "rows_a_record"),
     [
-        pytest.param("spark", 100, id="Spark", marks=pytest.mark.full),
-        pytest.param(None, choice.MOST_ROWS, id="folded by Spark, written by delta-rs"),
-        pytest.param("delta-rs", 100, id="without Spark"),
+        pytest.param(None, (DRIVER, DRIVER, SPARK, DRIVER), id="by turns"),
+        pytest.param("spark", (DRIVER,) * 4, id="Spark", marks=pytest.mark.full),
+        pytest.param(None, (SPARK,) * 4, id="folded by Spark, written by delta-rs", marks=pytest.mark.full),
+        pytest.param("delta-rs", (DRIVER,) * 4, id="without Spark", marks=pytest.mark.full),
     ],
 )
 def test_history_job_batches_failed_and_retried_match_a_rebuild(
@@ -119,13 +123,13 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     config: Config,
     monkeypatch: pytest.MonkeyPatch,
     engine: EngineName | None,
-    rows_a_record: int,
+    rows_a_record: Sequence[int],
 ) -> None:
     """Whichever write fails, the retry writes what is missing and nothing twice, with Spark and with delta-rs."""
-    monkeypatch.setattr(history_job, "ROWS_A_RECORD", rows_a_record)
     log = Log(warehouse)
     writer = batch_writer(config, replace(warehouse, only=engine))
     for batch, table in enumerate((None, "generations", "rebalances", POSITIONS)):
+        monkeypatch.setattr(history_job, "ROWS_A_RECORD", rows_a_record[batch])
         progress = log.land(batch)
         if table:
             with landed.dying_before(table):
