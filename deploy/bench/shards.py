@@ -25,7 +25,7 @@ from bench.measure import seconds
 from grouptrail.config import Config, job_settings, load_config
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.lag.shard import LagInputs, Shard
-from grouptrail.lag.state import LagState
+from grouptrail.lag.state import SHARE_TABLES, LagState
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.files import with_all_columns, write
@@ -63,7 +63,7 @@ def _one_of_ten(folder: Path, *, positions: int) -> dict[str, Any]:
     config = load_config(None, {"warehouse": str(folder)}, {})
     lay_commits(config, positions // PARTITIONS)
     warehouse = warehouse_of(config)
-    for table in warehouse.tables(("consumer_lag", "committed_offsets", "tombstone_checks")):
+    for table in warehouse.tables(("consumer_lag", "committed_offsets", "tombstone_checks", *SHARE_TABLES)):
         create_table(table.location)
     location = warehouse.table("consumer_lag").location
     inputs = LagInputs(warehouse, config.kafka_settings(), job_settings.lag(config))

@@ -23,7 +23,7 @@ from kafka.admin import NewTopic
 from bench.measure import seconds
 from grouptrail.config import Config, job_settings, load_config
 from grouptrail.lag.shard import LagInputs
-from grouptrail.lag.state import LagState
+from grouptrail.lag.state import SHARE_TABLES, LagState
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.files import with_all_columns
@@ -96,7 +96,7 @@ def _write(bootstrap: str, partitions: int) -> np.ndarray:
 def _lay_commits(config: Config, partitions: int, groups: int) -> np.ndarray:
     """Create the tables that lag is computed from, with commits; return the offsets by group and partition."""
     commits, *others = warehouse_of(config).tables(
-        ("offset_commits", "log_offsets", "consumer_lag", "committed_offsets", "tombstone_checks")
+        ("offset_commits", "log_offsets", "consumer_lag", "committed_offsets", "tombstone_checks", *SHARE_TABLES)
     )
     for table in (commits, *others):
         create_table(table.location)
