@@ -19,19 +19,23 @@ class ResetCommand(NamedTuple):
     text: str
 
 
-def reset_commands(group_id: str, cluster: str, at: datetime | None, newest: datetime) -> list[ResetCommand]:
+def reset_commands(
+    group_id: str, group_kind: str | None, cluster: str, at: datetime | None, newest: datetime
+) -> list[ResetCommand]:
     """Return commands that skip what is unread, or go back to a time: `at`, by default an hour before `newest`.
 
-    None for a name that a shell would not show as it is.
+    None for a name that a shell would not show as it is, and for streams groups. The start offsets of share groups
+    can be moved, and are no commits to go back to.
     """
-    if visible(group_id) != group_id or visible(cluster) != cluster:
+    if group_kind == "streams" or visible(group_id) != group_id or visible(cluster) != cluster:
         return []
     time = (at or newest - _DEFAULT_BACK).astimezone(UTC)
     said = f"{time:%Y-%m-%d %H:%M:%S} UTC"
-    reset = f"kafka-consumer-groups.sh --bootstrap-server HOST:PORT --group {quote(group_id)} --reset-offsets"
+    tool = "kafka-share-groups.sh" if group_kind == "share" else "kafka-consumer-groups.sh"
+    reset = f"{tool} --bootstrap-server HOST:PORT --group {quote(group_id)} --reset-offsets"
     query = f"SELECT * FROM offsets_as_of({datafusion_literal(group_id)}, '{time:%Y-%m-%dT%H:%M:%SZ}')"
     stored = f"grouptrail sql --cluster {quote(cluster)} --format reset-offsets -o offsets.csv {quote(query)}"
-    return [
+    commands = [
         ResetCommand("Skip all that is unread", f"{reset} --all-topics --to-latest --dry-run"),
         ResetCommand(
             f"Read again what was written since {said}",
@@ -42,3 +46,4 @@ def reset_commands(group_id: str, cluster: str, at: datetime | None, newest: dat
             f"{stored}\n{reset} --from-file offsets.csv --dry-run",
         ),
     ]
+    return commands[:2] if group_kind == "share" else commands

@@ -100,16 +100,18 @@ def pages(index: GroupIndex) -> Blueprint:
             return _redirect("/")
         page, query = requested_group(group_id)
         data = None if page.timeline is None else Markup(embedded(arrange(page.timeline)))
+        answer = page.answer
+        kind = None if answer.now is None else answer.now.group_kind
         return render_template(
             "group.html",
-            answer=page.answer,
+            answer=answer,
             query=query,
-            clusters=index.clusters_of("group_id", page.answer.group_id),
+            clusters=index.clusters_of("group_id", answer.group_id),
             timeline=data,
             no_timeline=page.no_timeline,
-            names=_names(page.answer),
+            names=_names(answer),
             anchors=page.anchors,
-            resets=reset_commands(page.answer.group_id, page.answer.cluster, page.answer.at, page.answer.until),
+            resets=reset_commands(answer.group_id, kind, answer.cluster, answer.at, answer.until),
         )
 
     @routes.get("/topics/", defaults={"topic": ""})
