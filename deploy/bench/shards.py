@@ -25,11 +25,12 @@ from bench.measure import seconds
 from grouptrail.config import Config, job_settings, load_config
 from grouptrail.kafka.coordinator import coordinator_partition
 from grouptrail.lag.shard import LagInputs, Shard
-from grouptrail.lag.state import SHARE_TABLES, LagState
+from grouptrail.lag.state import LagState
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.files import with_all_columns, write
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.share_progress import TABLES as SHARE_TABLES
 from servers.spark_cluster import SparkCluster
 
 SAMPLES = 8

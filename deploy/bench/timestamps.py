@@ -23,11 +23,12 @@ from kafka.admin import NewTopic
 from bench.measure import seconds
 from grouptrail.config import Config, job_settings, load_config
 from grouptrail.lag.shard import LagInputs
-from grouptrail.lag.state import SHARE_TABLES, LagState
+from grouptrail.lag.state import LagState
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.creation import create_table
 from grouptrail.storage.files import with_all_columns
 from grouptrail.storage.schema import table_schema
+from grouptrail.storage.share_progress import TABLES as SHARE_TABLES
 from servers.kafka import Broker
 
 _PARTITIONS_A_TOPIC = 1_000

@@ -66,17 +66,23 @@ def encode_row(table: str, row: Row) -> tuple[bytes | None, bytes | None]:
 
 
 def _undecodable_row(record: Record, key: bytes | None, value: bytes | None) -> Row:
-    assert record.error is not None
-    has_type = key is not None and len(key) > 1
     return {
         "record_key": key,
         "record_value": value,
-        "key_type": int.from_bytes(key[:2], "big", signed=True) if has_type and key else None,
         "group_id": _group_of(record.key) if record.key else None,
+        **fault_columns(record, key),
+        "decoder_version": _DECODER_VERSION,
+    }
+
+
+def fault_columns(record: Record, key: bytes | None) -> Row:
+    """Return the columns that say why a record was not decoded, and the type in its key."""
+    assert record.error is not None
+    return {
+        "key_type": int.from_bytes(key[:2], "big", signed=True) if key is not None and len(key) > 1 else None,
         "fault_in": record.error.where,
         "reason": record.error.kind,
         "fault_position": record.error.position,
-        "decoder_version": _DECODER_VERSION,
     }
 
 
@@ -85,7 +91,8 @@ def _group_of(key: Key) -> str:
     return group
 
 
-def _unless_unknown(number: int | None) -> int | None:
+def unless_unknown(number: int | None) -> int | None:
+    """Return a number of a record; None for Kafka's -1, which means that it is not known."""
     return None if number == -1 else number
 
 
@@ -96,7 +103,7 @@ def _commit_row(key: Key, value: Value | None) -> Row:
         "topic": key.data["topic"],
         "partition": key.data["partition"],
         "committed_offset": data.get("offset"),
-        "leader_epoch": _unless_unknown(data.get("leaderEpoch")),
+        "leader_epoch": unless_unknown(data.get("leaderEpoch")),
         "metadata": data.get("metadata"),
         "commit_at": to_time(data.get("commitTimestamp")),
         "expire_at": to_time(data.get("expireTimestamp")),

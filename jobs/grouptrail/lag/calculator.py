@@ -250,33 +250,34 @@ class LagCalculator:
         committed, committed_at = ints(rows["committed_offset"]), ints(rows["commit_at"])
         complete = np.maximum(ints(rows["delivery_complete_count"]), 0)
         readable = not_deleted(ints(rows["lag"]), ints(rows["lost_records"]), committed)
-        start_offsets, committed = committed, np.where(committed == UNKNOWN, UNKNOWN, committed + complete)
         committed, readable = (np.where(is_other, UNKNOWN, column) for column in (committed, readable))
+        consumed = np.where(committed == UNKNOWN, UNKNOWN, committed + complete)
         self._window.start_sample(at, self._index.position_count)
         self._add_ends(at, partitions, ints(rows["log_end_offset"]))
         self._window.put(
             numbers,
             partitions,
-            committed=committed,
+            committed=consumed,
             committed_at=committed_at,
             lag=readable,
-            keeps_up=self._keeps_up(partitions, committed, readable),
+            keeps_up=self._keeps_up(partitions, consumed, readable),
         )
         silent, *waits = (floats(rows[name]) for name in ("silent_seconds", *_WAITS))
         self._waits.start_sample(at, self._index.position_count)
-        self._waits.put(numbers, np.where(np.isnan(silent), UNKNOWN, committed), silent)
+        self._waits.put(numbers, np.where(np.isnan(silent), UNKNOWN, consumed), silent)
         self._waits.restore(numbers, *waits)
         self._group_waits.start_sample(at)
         has_commit = committed != UNKNOWN
         self._group_waits.restore(self._index.groups(numbers[has_commit]), waits[0][has_commit])
         self._habits.start_sample(at, self._index.position_count)
-        self._habits.put(numbers, end=ints(rows["log_end_offset"]), committed=committed, left=readable)
+        left = np.where(valid(rows["delivery_complete_count"]), UNKNOWN, readable)
+        self._habits.put(numbers, end=ints(rows["log_end_offset"]), committed=committed, left=left)
         self._habits.restore(numbers, ints(rows["pauses_with_one_left"]))
         self._departures.restore(numbers, rows["read_before_end"], at)
         self._partition_of = lengthened(self._partition_of, self._index.position_count)
         self._partition_of[numbers] = partitions
         if self._rules.timestamp_lookup:
-            self._restore_ages(numbers, rows, np.where(committed == UNKNOWN, UNKNOWN, start_offsets))
+            self._restore_ages(numbers, rows, committed)
 
     def _restore_ages(self, numbers: Ints, rows: pa.Table, committed: Ints) -> None:
         """Restore the ages of the rows of one sample that are older than the samples."""

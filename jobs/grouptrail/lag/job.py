@@ -28,7 +28,6 @@ from grouptrail.lag.state import (
     MOST_SAMPLES_A_BATCH,
     OFFSET_COMMITS,
     SAMPLES,
-    SHARE_TABLES,
     LagState,
     counts_by_status,
 )
@@ -39,6 +38,7 @@ from grouptrail.storage.files import write as write_files
 from grouptrail.storage.following import Query
 from grouptrail.storage.lineage import noted
 from grouptrail.storage.location import TableLocation
+from grouptrail.storage.share_progress import TABLES as SHARE_TABLES
 from grouptrail.storage.warehouse import Warehouse
 
 if TYPE_CHECKING:

@@ -53,7 +53,6 @@ from grouptrail.lag.seconds import HORIZON_SECONDS, LONGEST_SPAN_SECONDS, kept_t
 from grouptrail.lag.shard import ALL, LagInputs, Shard
 from grouptrail.lag.verdict import Thresholds
 from grouptrail.memory import release_memory
-from grouptrail.storage import share_progress
 from grouptrail.storage.lineage import SourceVersion, with_source
 from grouptrail.storage.progress import decoded_to, read_ends
 from grouptrail.storage.reader import OpenTable
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 
 SAMPLES = "log_offsets"
 OFFSET_COMMITS = "offset_commits"
-SHARE_TABLES = share_progress.TABLES
 # A sample is a file.
 MOST_SAMPLES_A_BATCH = 20
 MOST_GROUPS_FETCHED = 1000

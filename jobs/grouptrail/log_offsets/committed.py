@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.query import owned
-from grouptrail.storage import share_progress
 from grouptrail.storage.datafusion import DataFusion
 from grouptrail.storage.lineage import with_source
 from grouptrail.storage.positions import updated
 from grouptrail.storage.schema import compact, table_schema
+from grouptrail.storage.share_progress import TABLES as SHARE_TABLES
 from grouptrail.storage.share_progress import ShareProgress
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.table import Table
@@ -54,7 +54,7 @@ class SharedPartitions:
     def partitions(self) -> dict[str, list[int]]:
         """Read what is new and return the partitions by topic, both ascending; none while there are no tables."""
         if self._progress is None:
-            if any(table.open() is None for table in self._warehouse.tables(share_progress.TABLES)):
+            if any(table.open() is None for table in self._warehouse.tables(SHARE_TABLES)):
                 return {}
             self._progress = ShareProgress(self._warehouse)
         self._progress.fresh()

@@ -75,42 +75,40 @@ class Landing:
         self._log = log
         self._positions: dict[int, int] | None = None
         self._problem: str | None = None
-        self._recreated: str | None = None
 
     def process(self, batch: int) -> bool:
         """Land what is new, up to `RECORDS_A_BATCH`, and return whether there is more."""
         started = time.monotonic()
         try:
-            has_more = self._land(batch, started)
+            has_more, problem = self._land(batch, started)
         except TopicMissingError:
             has_more, problem = False, None
         except KafkaDeniedError as error:
             has_more, problem = False, f"{error}; or, without share groups, set share_state.enabled = false"
         except ClusterError as error:
             has_more, problem = False, str(error)
-        else:
-            problem = self._recreated
         if problem not in (None, self._problem):
             self._log(f"share-state: {problem}")
         self._problem = problem
         release_memory(after_seconds=time.monotonic() - started)
         return has_more
 
-    def _land(self, batch: int, started: float) -> bool:
+    def _land(self, batch: int, started: float) -> tuple[bool, str | None]:
+        """Return whether there is more, and what is wrong with the topic, if anything."""
         bounds = self._topic.bounds()
         positions = next_offsets(self._table) if self._positions is None else self._positions
         ranges, has_more = ranges_to_read(bounds, positions, most=RECORDS_A_BATCH)
-        self._recreated = recreated(bounds, positions)
+        problem = recreated(bounds, positions)
         if not ranges:
             self._positions = positions
-            return False
+            return False, problem
         rows = rows_of(self._topic.read(ranges), self._max_record_bytes)
         self._positions = None  # read again from the table if the append fails
         if len(rows):
             self._table.append(rows, shared={"read_at": datetime.now(UTC)})
             self._log(f"share-state batch {batch}: {len(rows):,} records in {time.monotonic() - started:.1f} s")
         self._positions = positions | {partition: end for partition, (_, end) in ranges.items()}
-        return has_more
+        return has_more, problem
 
 
 def next_offsets(table: Table) -> dict[int, int]:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from grouptrail.decode.rows import Row, fault_columns, unless_unknown
 from grouptrail.decode.times import from_time, to_time
 from grouptrail.storage.schema import table_schema
-from grouptrail.wire.records import Key, Record, Value, decode_record, encode_key, encode_value
+from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 
 TABLE = "share_group_state"
-
-Row = dict[str, Any]
 
 _TYPES = ("snapshot", "update")
 _BATCH = {
@@ -47,7 +46,7 @@ def decode_row(key: bytes | None, value: bytes | None, max_bytes: int | None = N
     record = decode_record(key, value, coordinator="share", max_bytes=max_bytes)
     row: Row = {**_key_columns(record.key), **_value_columns(record.value), "is_tombstone": value is None}
     if record.error is not None or record.key is None:
-        return {**row, **_fault_columns(record, key), "verbatim_key": key, "verbatim_value": value}
+        return {**row, **fault_columns(record, key), "verbatim_key": key, "verbatim_value": value}
     row |= {"verbatim_key": None, "verbatim_value": None, "reason": None}
     encoded_key, encoded_value = encode_row(row)
     if encoded_key != key:
@@ -88,7 +87,7 @@ def _value_columns(value: Value | None) -> Row:
         "value_version": value.version if value else None,
         "snapshot_epoch": data.get("snapshotEpoch"),
         "state_epoch": data.get("stateEpoch"),
-        **{name: _unless_unknown(data.get(field)) for name, field in _UNKNOWN_IS_NULL.items()},
+        **{name: unless_unknown(data.get(field)) for name, field in _UNKNOWN_IS_NULL.items()},
         "created_at": to_time(data.get("createTimestamp")),
         "written_at": to_time(data.get("writeTimestamp")),
         "state_batches": None
@@ -102,10 +101,6 @@ _UNKNOWN_IS_NULL = {
     "start_offset": "startOffset",
     "delivery_complete_count": "deliveryCompleteCount",
 }
-
-
-def _unless_unknown(number: int | None) -> int | None:
-    return None if number == -1 else number
 
 
 def _value(row: Row) -> Value | None:
@@ -124,13 +119,3 @@ def _value(row: Row) -> Value | None:
         {field: batch[column] for column, field in _BATCH.items()} for batch in row["state_batches"]
     ]
     return Value(row["value_version"], data)
-
-
-def _fault_columns(record: Record, key: bytes | None) -> Row:
-    assert record.error is not None
-    return {
-        "key_type": int.from_bytes(key[:2], "big", signed=True) if key is not None and len(key) > 1 else None,
-        "reason": record.error.kind,
-        "fault_in": record.error.where,
-        "fault_position": record.error.position,
-    }

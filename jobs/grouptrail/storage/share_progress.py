@@ -16,27 +16,15 @@ if TYPE_CHECKING:
 STATE = "share_group_state"
 NAMES = "topic_names"
 TABLES = (STATE, NAMES)
-_STATE_SCHEMA = table_schema(STATE)
 
-PROGRESS = pa.schema(
-    [
-        *(_STATE_SCHEMA.field(name) for name in ("group_id", "topic_id", "partition", "record_at", "start_offset")),
-        *(_STATE_SCHEMA.field(name) for name in ("delivery_complete_count", "is_tombstone")),
-        table_schema(NAMES).field("topic"),
-    ]
-)
+_SAID = ("group_id", "topic_id", "partition", "record_at", "start_offset", "delivery_complete_count", "is_tombstone")
+PROGRESS = columns_of(STATE, _SAID).append(table_schema(NAMES).field("topic"))
 """What a record says of a group in a partition: the columns of `share_group_state`, and the topic's name.
 
 `start_offset` is the one in effect, also where an update leaves it; null in tombstones.
 """
 
-_STATE_COLUMNS = columns_of(
-    STATE,
-    (
-        *("cluster", "record_partition", "record_offset", "record_at", "group_id", "topic_id", "partition"),
-        *("start_offset", "delivery_complete_count", "is_tombstone", "reason"),
-    ),
-)
+_STATE_COLUMNS = columns_of(STATE, ("cluster", "record_partition", "record_offset", *_SAID, "reason"))
 _NAME_COLUMNS = columns_of(NAMES, ("cluster", "topic_id", "topic", "learned_at"))
 
 _Place = tuple[str, str, int]

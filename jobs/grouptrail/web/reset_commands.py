@@ -41,9 +41,8 @@ def reset_commands(
             f"Read again what was written since {said}",
             f"{reset} --all-topics --to-datetime {time:%Y-%m-%dT%H:%M:%S.000} --dry-run",
         ),
-        ResetCommand(
-            f"Go back to the offsets that were committed at {said}",
-            f"{stored}\n{reset} --from-file offsets.csv --dry-run",
-        ),
     ]
-    return commands[:2] if group_kind == "share" else commands
+    if group_kind != "share":
+        back = f"{stored}\n{reset} --from-file offsets.csv --dry-run"
+        commands.append(ResetCommand(f"Go back to the offsets that were committed at {said}", back))
+    return commands
