@@ -11,6 +11,7 @@ from support.small_tables import at, lay
 RECORD = {"record_partition": 1, "record_offset": 5}
 OWNED = {"topic": "orders", "partition": 0, "member_id": "a", "is_open": False}
 PLACE = {"topic": "orders", "partition": 0}
+TASK = {"subtopology": "0", "task": 1, "member_id": "a", "role": "active", "is_open": False}
 # Of one key: a row that ended before it was last seen, and two of the same time; one lacks what is never null.
 OVERLAPPING: list[dict[str, Any]] = [
     {"valid_from": at(0), "valid_to": at(0), "last_seen_at": at(1)},
@@ -88,6 +89,11 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
             "certainty": None,
         },
         {"record_offset": 9},
+    ],
+    "task_assignments": [
+        {**TASK, "record_offset": 1, "member_id": "stranger", "assigned_from": at(0), "ended": "lost"},
+        {**TASK, "record_offset": 2, "assigned_from": at(1), "assigned_until": at(0), "client_id": None},
+        {**TASK, "record_offset": 2, "assigned_from": at(1), "assigned_until": at(2)},
     ],
     "topic_names": [{"topic_id": "a", "learned_from": "hearsay", "topic": ""}, {"topic_id": "a", "topic": None}],
     "history_positions": [

@@ -27,6 +27,7 @@ _INTERVALS = {
     "group_states": ("started_at", "ended_at"),
     "memberships": ("joined_at", "left_at"),
     "partition_ownership": ("owned_from", "owned_until"),
+    "task_assignments": ("assigned_from", "assigned_until"),
     "rebalances": ("at", "ended_at"),
 }
 _COUNTS = ("partitions_added", "partitions_removed", "partitions_moved", "partitions_kept", "followed_within_minute")

@@ -41,6 +41,7 @@ from grouptrail.history.rebalance_rows import (
 from grouptrail.history.rows import Row
 from grouptrail.history.state import FoldState, Owner
 from grouptrail.history.state_rows import add_dead, end_state, update_state
+from grouptrail.history.task_rows import end_tasks, update_tasks
 
 # Defaults of delete.retention.ms, and of group.consumer.max.session.timeout.ms with as much again for a restart.
 _TOMBSTONES_MS = 24 * 3600 * 1000
@@ -147,14 +148,15 @@ class _Fold:
         described = only_described(state.group, keys)
         new = {name: row for name, row in state.rows.memberships.items() if row.record_offset >= state.gap_offset}
         owned = {key: row for key, row in state.rows.ownership.items() if row.member_id in new}
+        tasks = {key: row for key, row in state.rows.tasks.items() if row.member_id in new}
         old = {name: member for name, member in state.group.members.items() if name not in new}
         state.group = replace(state.group, members=old)
         self._end_incarnation(operation, note)
         state.incarnation, state.was_removed = state.incarnation + 1, False
         members = {name: member for name, member in described.members.items() if name in new}
         state.group = replace(described, members=members, settled=settled_by_epoch(members.values()), generation=None)
-        state.rows.memberships, state.rows.ownership = new, owned
-        for row in (*new.values(), *owned.values()):
+        state.rows.memberships, state.rows.ownership, state.rows.tasks = new, owned, tasks
+        for row in (*new.values(), *owned.values(), *tasks.values()):
             state.rows.update(row, incarnation=state.incarnation)
         for row in owned.values():
             state.owners[row.topic, row.partition] = Owner(row.instance_id or row.member_id, row.member_id, None)
@@ -246,6 +248,7 @@ class _Fold:
             note_early_members(state, change)
         note_patterns(state, change)
         update_ownership(state, change, is_rebalance=is_new or after.kind != "classic")
+        update_tasks(state, change)
         refine_cause(state, change)
         update_state(state, change, is_new=is_new, is_beginning=is_start, previous_at=previous_at)
         update_rebalance(state, change)
@@ -266,6 +269,7 @@ class _Fold:
         for member in state.group.members.values():
             for partition in sorted(member.owned or ()):
                 give_up(state, member, partition, at, generation=None, ended="group_ended")
+            end_tasks(state, member, at)
             # Only an empty group is removed: records of how its members left are missing, or between two polls.
             end_membership(state, member, removal, concluded(evidence, note=note), at=at, generation=None)
         end_generation(state, at)

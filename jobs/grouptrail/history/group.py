@@ -10,12 +10,21 @@ from typing import Any, Literal, NamedTuple
 Partition = tuple[str, int]
 """A topic and a partition; for Connect a connector and a task, for streams groups a subtopology and a task."""
 Kind = Literal["classic", "consumer", "share", "streams"]
+Role = Literal["active", "standby", "warmup"]
 
 # Kafka Streams: `stream` is cooperative unless `upgrade.from` names a version before 2.4 (AssignorConfiguration).
 _COOPERATIVE = ("cooperative-sticky", "compatible", "sessioned", "stream")
 
 AWAY_EPOCH = -2
 """The member epoch of a static member that has left temporarily (KIP-848)."""
+
+
+class Task(NamedTuple):
+    """A task of Kafka Streams in a member's role; for Connect `subtopology` is the connector, the role active."""
+
+    role: Role
+    subtopology: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +36,8 @@ class Member:
     before its `epoch` (0: it has just joined), `is_settled` whether it has nothing to revoke or to wait for,
     `unrevoked_since` (ms) when it was last asked to revoke partitions: its rebalance timeout starts then;
     `away_since` (ms) when it left for now, as a static member.
+    `tasks` are those that it has in any role, None where they are not known, or its client has none; `process_id` is
+    that of its Kafka Streams instance, `endpoint` (host:port, or a URL) where other instances can query it.
     """
 
     member_id: str
@@ -48,6 +59,9 @@ class Member:
     is_settled: bool = False
     unrevoked_since: int | None = None
     away_since: int | None = None
+    tasks: frozenset[Task] | None = None
+    process_id: str | None = None
+    endpoint: str | None = None
 
     @property
     def identity(self) -> str:

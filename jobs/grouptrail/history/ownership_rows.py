@@ -24,19 +24,25 @@ def update_ownership(state: FoldState, change: Change, *, is_rebalance: bool) ->
         lost = _owned(had) - _owned(has)
         if had is None or not lost:
             continue
-        stays = has is not None and has.owned is not None
-        is_instructed = stays and change.after.is_cooperative
-        ended = "unknown" if has is not None and has.owned is None else "given_up" if has else "member_gone"
-        until = change.at if is_instructed else boundary
+        until, ended = end_of_assignment(change, has, is_known=has is not None and has.owned is not None)
         for partition in sorted(lost):
             give_up(state, had, partition, until, generation=change.after.generation, ended=ended)
-        if is_instructed and change.after.kind == "classic":
+        if ended == "given_up" and change.after.is_cooperative and change.after.kind == "classic":
             state.revoked |= lost
     for name in change.touched:
         has = after.get(name)
         if has is not None:
             for partition in sorted(_owned(has) - _owned(before.get(name))):
                 _take_over(state, change, has, partition, is_rebalance=is_rebalance)
+
+
+def end_of_assignment(change: Change, has: Member | None, *, is_known: bool) -> tuple[int, str]:
+    """Return when (ms) and how what a member no longer has has ended; `is_known`: its later assignment is."""
+    if has is None:
+        return change.boundary, "member_gone"
+    if not is_known:
+        return change.boundary, "unknown"
+    return change.at if change.after.is_cooperative else change.boundary, "given_up"
 
 
 def give_up(

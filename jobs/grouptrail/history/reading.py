@@ -16,6 +16,8 @@ from grouptrail.history.group import (
     Member,
     Partition,
     PartitionCount,
+    Role,
+    Task,
     partitions,
     settled_by_epoch,
 )
@@ -28,6 +30,7 @@ Body = dict[str, Any]
 _PREFIXES: dict[str, Kind] = {"Consumer": "consumer", "Share": "share", "Streams": "streams"}
 _STABLE = {"consumer": 0, "share": 0, "streams": 1}
 _REVOKING = {"consumer": 1, "streams": 2}
+_ROLES: tuple[Role, ...] = ("active", "standby", "warmup")
 
 
 def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_miss_records: bool = False) -> Group:
@@ -178,7 +181,13 @@ def _with_description(member: Member, record: Record, _group: Group, _name_of: N
         rebalance_timeout_ms=body.get("rebalanceTimeoutMs"),
         session_timeout_ms=(body.get("classicMemberMetadata") or {}).get("sessionTimeoutMs"),
         assignor=body.get("serverAssignor") or None,
+        process_id=body.get("processId"),
+        endpoint=_endpoint(body.get("userEndpoint")),
     )
+
+
+def _endpoint(body: Body | None) -> str | None:
+    return None if body is None else f"{body['host']}:{body['port']}"
 
 
 def _with_target(member: Member, record: Record, _group: Group, name_of: NameOf) -> Member:
@@ -198,6 +207,7 @@ def _with_current(member: Member, record: Record, group: Group, name_of: NameOf)
             is_settled=False,
             unrevoked_since=None,
             away_since=None,
+            tasks=member.tasks and frozenset(),
         )
     kind = group.kind or "consumer"
     pending = ("partitionsPendingRevocation", "activeTasksPendingRevocation")
@@ -210,6 +220,7 @@ def _with_current(member: Member, record: Record, group: Group, name_of: NameOf)
         owned=_assigned(body, ("assignedPartitions", "activeTasks"), name_of) | _assigned(body, pending, name_of),
         unrevoked_since=record.at if revoking else None,
         away_since=(member.away_since or record.at) if body["memberEpoch"] == AWAY_EPOCH else None,
+        tasks=_streams_tasks(body) if kind == "streams" else None,
     )
 
 
@@ -226,6 +237,17 @@ def _assigned(body: Body, fields: tuple[str, ...], name_of: NameOf) -> frozenset
         (name_of(part["topicId"]) if "topicId" in part else part["subtopologyId"], part["partitions"])
         for field in fields
         for part in body.get(field) or ()
+    )
+
+
+def _streams_tasks(body: Body) -> frozenset[Task]:
+    """Return the tasks of a member of a streams group, with those that it has been asked to give up."""
+    return frozenset(
+        Task(role, part["subtopologyId"], number)
+        for role in _ROLES
+        for field in (f"{role}Tasks", f"{role}TasksPendingRevocation")
+        for part in body.get(field) or ()
+        for number in part["partitions"]
     )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-TABLES = ("generations", "group_states", "memberships", "partition_ownership", "rebalances")
+from grouptrail.history.group import Role, Task
+
+TABLES = ("generations", "group_states", "memberships", "partition_ownership", "rebalances", "task_assignments")
 
 Values = dict[str, Any]
 
@@ -177,8 +179,34 @@ class RebalanceRow(Row):
         return self.of({**vars(self), "handed_over": list(self.handed_over)})
 
 
+@dataclass
+class TaskRow(Row):
+    """A row of `task_assignments`."""
+
+    table = "task_assignments"
+    key = ("record_offset", "subtopology", "task", "role", "member_id")
+
+    subtopology: str
+    task: int
+    role: Role
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    process_id: str | None
+    endpoint: str | None
+    assigned_from: int
+    from_generation: int | None
+    assigned_until: int | None = None
+    until_generation: int | None = None
+    ended: str | None = None
+
+
 OwnershipKey = tuple[str, int, str]
 """A topic, a partition of it, and a member's id."""
+
+TaskKey = tuple[Task, str]
+"""A task, and a member's id."""
 
 
 @dataclass
@@ -194,6 +222,7 @@ class OpenRows:
     ownership: dict[OwnershipKey, OwnershipRow] = field(default_factory=dict)
     rebalance: RebalanceRow | None = None
     earlier_rebalances: list[RebalanceRow] = field(default_factory=list)
+    tasks: dict[TaskKey, TaskRow] = field(default_factory=dict)
     _changed: dict[int, Row] = field(default_factory=dict)
 
     def mark(self, row: Row) -> None:
@@ -225,4 +254,5 @@ class OpenRows:
             ownership={key: row.copy() for key, row in self.ownership.items()},
             rebalance=self.rebalance and self.rebalance.copy(),
             earlier_rebalances=[row.copy() for row in self.earlier_rebalances],
+            tasks={key: row.copy() for key, row in self.tasks.items()},
         )

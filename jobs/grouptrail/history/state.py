@@ -16,6 +16,7 @@ from grouptrail.history.group import (
     Member,
     Partition,
     PartitionCount,
+    Task,
     by_topic,
     partitions,
     settled_by_epoch,
@@ -29,6 +30,7 @@ from grouptrail.history.rows import (
     OpenRows,
     OwnershipRow,
     RebalanceRow,
+    TaskRow,
     Values,
 )
 
@@ -275,14 +277,28 @@ def _member_values(member: Member) -> Values:
     values = {name: value for name, default in _MEMBER_FIELDS if (value := getattr(member, name)) != default}
     for name in _PARTITION_SETS:
         if values.get(name) is not None:
-            values[name] = [(part["topic"], part["partitions"]) for part in by_topic(values[name])]
+            values[name] = _numbers_by_topic(values[name])
+    if member.tasks is not None:
+        roles = sorted({task.role for task in member.tasks})
+        values["tasks"] = {
+            role: _numbers_by_topic(task[1:] for task in member.tasks if task.role == role) for role in roles
+        }
     return values
+
+
+def _numbers_by_topic(places: Iterable[Partition]) -> list[tuple[str, list[int]]]:
+    return [(part["topic"], part["partitions"]) for part in by_topic(places)]
 
 
 def _member(values: Values) -> Member:
     sets = {name: partitions(values[name]) for name in _PARTITION_SETS if values.get(name) is not None}
     topics = values.get("topics", ())
-    return Member(**{**values, **sets, "topics": None if topics is None else tuple(topics)})
+    known = {**values, **sets, "topics": None if topics is None else tuple(topics)}
+    if "tasks" in values:
+        known["tasks"] = frozenset(
+            Task(role, *place) for role, listed in values["tasks"].items() for place in partitions(listed)
+        )
+    return Member(**known)
 
 
 # The open rows by table, as (name, columns); the name is empty where a group has only one row in the table
@@ -299,6 +315,9 @@ def _open_values(rows: OpenRows) -> _Named:
     values["partition_ownership"] = [
         (f"{topic}/{number}/{member_id}", row.values()) for (topic, number, member_id), row in rows.ownership.items()
     ]
+    values["task_assignments"] = [
+        (f"{'/'.join(map(str, task))}/{member_id}", row.values()) for (task, member_id), row in rows.tasks.items()
+    ]
     values["rebalances"] += [(str(row.record_offset), row.values()) for row in rows.earlier_rebalances]
     return {table: listed for table, listed in values.items() if listed}
 
@@ -306,6 +325,7 @@ def _open_values(rows: OpenRows) -> _Named:
 def _open_rows(saved: _Named) -> OpenRows:
     rebalances = {name: RebalanceRow.of(values) for name, values in saved.get("rebalances", ())}
     ownership = [OwnershipRow.of(values) for _, values in saved.get("partition_ownership", ())]
+    tasks = [TaskRow.of(values) for _, values in saved.get("task_assignments", ())]
     return OpenRows(
         generation=next((GenerationRow.of(values) for _, values in saved.get("generations", ())), None),
         state=next((GroupStateRow.of(values) for _, values in saved.get("group_states", ())), None),
@@ -313,4 +333,5 @@ def _open_rows(saved: _Named) -> OpenRows:
         ownership={(row.topic, row.partition, row.member_id): row for row in ownership},
         rebalance=rebalances.pop("", None),
         earlier_rebalances=list(rebalances.values()),
+        tasks={(Task(row.role, row.subtopology, row.task), row.member_id): row for row in tasks},
     )

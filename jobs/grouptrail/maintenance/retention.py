@@ -33,6 +33,7 @@ _WHY_RECORDS = "processed into history, except the newest of each key"
 _ENDED = {
     "rebalances": "at",
     "partition_ownership": "owned_until",
+    "task_assignments": "assigned_until",
     "memberships": "left_at",
     "group_states": "ended_at",
     "generations": "ended_at",
