@@ -32,6 +32,7 @@ def main() -> None:
                 layouts.fetch(log=print),
                 *(kafka.fetch(version, print) for version in kafka.VERSIONS),
                 kafka.fetch_connect(log=print),
+                *(kafka.fetch_streams(version, print) for version in kafka.VERSIONS),
             ]
             lines = [line for folder in folders for line in list_of_jars(folder).read_text().splitlines()]
         FILE.write_text("".join(f"{line}\n" for line in sorted(lines, key=lambda line: line.split("  ", 1)[1])))

@@ -1,8 +1,8 @@
 """`python -m prepare [KAFKA ...]`: download and create what many JVMs share, before the first of them starts.
 
-Downloads the jars of Spark's connectors, of each Kafka release named (by default the newest) and of the message
-definitions that the layouts are compared with. Records an archive of class data for Spark and for the newest Kafka.
-Keeps what already exists.
+Downloads the jars of Spark's connectors, of each Kafka release named (by default the newest), with Kafka Streams, and
+of the message definitions that the layouts are compared with. Records an archive of class data for Spark and for the
+newest Kafka. Keeps what already exists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grouptrail.runtime import pipeline
 from grouptrail.spark import class_data, session
 from grouptrail.spark.jars import silent
 from grouptrail.spark.java import find_java
-from servers.kafka import VERSIONS, Broker, class_data_archive, fetch
+from servers.kafka import VERSIONS, Broker, class_data_archive, fetch, fetch_streams
 from servers.offsets_topic import ensure_offsets_topic, load_raw
 
 # Only the set of loaded classes matters here, not their speed.
@@ -35,7 +35,9 @@ def main(versions: Sequence[str]) -> int:
         with ThreadPoolExecutor(2) as pool:
             connectors = pool.submit(session.connector_jars, say)
             messages = pool.submit(layouts.fetch, log=say)
-            kafkas = list(pool.map(lambda version: fetch(version, say), versions or VERSIONS[:1]))
+            releases = versions or VERSIONS[:1]
+            kafkas = list(pool.map(lambda version: fetch(version, say), releases))
+            list(pool.map(lambda version: fetch_streams(version, say), releases))
             connectors.result()
             messages.result()
         archives = [

@@ -45,6 +45,8 @@ VERSIONS = ("4.4.0", "4.3.0", "4.1.1", "3.9.1")
 """The first is that of the demo, and of the tests of each change."""
 CONNECT = "4.3.0"
 """The release of Connect's workers; some mirrors of Maven Central lack 4.4.0's file connectors."""
+STREAMS_EXAMPLES = "4.3.0"
+"""The release of Kafka Streams' example applications, which run on any release of it; some mirrors lack 4.4.0's."""
 PASSWORDS = {"admin": "admin-secret", "reader": "reader-secret", "stranger": "stranger-secret"}
 
 OFFSETS_FORMATTER = "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"
@@ -81,6 +83,21 @@ def fetch_connect(version: str = CONNECT, log: Log = silent) -> Path:
             "org.slf4j:slf4j-simple:1.7.36",
         ),
         exclude=("org.slf4j:slf4j-reload4j",),
+        log=log,
+    )
+
+
+def fetch_streams(version: str = VERSIONS[0], log: Log = silent) -> Path:
+    """Return the folder with the jars of Kafka Streams and of its examples, 2 MB; `fetch` has all else they need.
+
+    RocksDB, 65 MB, is left out: applications have to keep their stores in memory.
+    """
+    return fetch_jars(
+        f"streams/{version}",
+        alone=(
+            f"org.apache.kafka:kafka-streams:{version}",
+            f"org.apache.kafka:kafka-streams-examples:{STREAMS_EXAMPLES}",
+        ),
         log=log,
     )
 

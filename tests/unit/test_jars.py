@@ -145,7 +145,8 @@ def test_digests_are_known_of_every_jar_that_is_downloaded() -> None:
         f"connectors/pyspark-{version('pyspark')}-delta-{version('delta-spark')}",
         f"kafka-definitions/{NEWEST}",
     }
-    wanted |= {f"kafka/{release}" for release in kafka.VERSIONS} | {f"connect/{kafka.CONNECT}"}
+    wanted |= {f"{kind}/{release}" for kind in ("kafka", "streams") for release in kafka.VERSIONS}
+    wanted |= {f"connect/{kafka.CONNECT}"}
     wanted |= {f"msk/{MSK_LIBRARY.partition(':')[2].replace(':', '-')}"}
     assert {folder for folder in folders if not folder.startswith("s3/hadoop-aws-")} == wanted
     assert len(folders) == len(wanted) + 1
