@@ -8,7 +8,7 @@
     __share_group_state --share-state-> share_group_state
     brokers' log files --broker-log-> broker_log_events, and what they prove in the history
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances,
-                                   task_assignments, tombstone_checks
+                                   task_assignments, streams_topology, tombstone_checks
     all tables above       --lag-> consumer_lag, committed_offsets
 
 Each job is one query per cluster, of Spark or in a thread, with a checkpoint of its own. The runner, the command line
@@ -187,6 +187,7 @@ HISTORY = Job(
         "partition_ownership",
         "rebalances",
         "task_assignments",
+        "streams_topology",
         "topic_names",
         "history_positions",
         "tombstone_checks",

@@ -61,6 +61,7 @@ def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
         "check_results",
         "broker_log_events",
         "share_group_state",
+        "streams_topology",
         "task_assignments",
         "tombstone_checks",
         *CLUSTER_FACTS.writes,

@@ -95,6 +95,11 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {**TASK, "record_offset": 2, "assigned_from": at(1), "assigned_until": at(0), "client_id": None},
         {**TASK, "record_offset": 2, "assigned_from": at(1), "assigned_until": at(2)},
     ],
+    "streams_topology": [
+        {"record_offset": 1, "usage": "hobby", "partitions": 0, "known_from": None},
+        {"record_offset": 2, "known_from": at(1), "known_until": at(0), "is_open": True},
+        {"record_offset": 2, "known_from": at(1), "known_until": at(2), "is_open": False},
+    ],
     "topic_names": [{"topic_id": "a", "learned_from": "hearsay", "topic": ""}, {"topic_id": "a", "topic": None}],
     "history_positions": [
         {"record_partition": 1, "group_id": "live", "processed_to": 6, "waits": False, "state": None},

@@ -87,8 +87,8 @@ def test_check_healthy_warehouse_has_no_failures(config: Config) -> None:
     (Path(config.warehouse) / "check_results").rename(Path(config.warehouse).parent / "clustered")
     results = checked(config)
     assert [(table.table, result) for table in results.values() for result in table.failures] == []
-    later = {"check_results", "broker_log_events", "share_group_state", "task_assignments", "tombstone_checks"}
-    later |= {*CLUSTER_FACTS.writes}
+    later = {"check_results", "broker_log_events", "share_group_state", "streams_topology"}
+    later |= {"task_assignments", "tombstone_checks", *CLUSTER_FACTS.writes}
     assert results.keys() == contracts.tables().keys() - later
     assert results["generations"].rows == 9
     late = checked(config, "consumer_lag", since=at(0) + timedelta(days=999))

@@ -28,6 +28,7 @@ _INTERVALS = {
     "memberships": ("joined_at", "left_at"),
     "partition_ownership": ("owned_from", "owned_until"),
     "task_assignments": ("assigned_from", "assigned_until"),
+    "streams_topology": ("known_from", "known_until"),
     "rebalances": ("at", "ended_at"),
 }
 _COUNTS = ("partitions_added", "partitions_removed", "partitions_moved", "partitions_kept", "followed_within_minute")

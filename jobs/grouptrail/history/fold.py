@@ -42,6 +42,7 @@ from grouptrail.history.rows import Row
 from grouptrail.history.state import FoldState, Owner
 from grouptrail.history.state_rows import add_dead, end_state, update_state
 from grouptrail.history.task_rows import end_tasks, update_tasks
+from grouptrail.history.topology_rows import end_topology, update_topology
 
 # Defaults of delete.retention.ms, and of group.consumer.max.session.timeout.ms with as much again for a restart.
 _TOMBSTONES_MS = 24 * 3600 * 1000
@@ -149,14 +150,17 @@ class _Fold:
         new = {name: row for name, row in state.rows.memberships.items() if row.record_offset >= state.gap_offset}
         owned = {key: row for key, row in state.rows.ownership.items() if row.member_id in new}
         tasks = {key: row for key, row in state.rows.tasks.items() if row.member_id in new}
+        topology = [row for row in state.rows.topology if row.record_offset >= state.gap_offset]
+        state.rows.topology = [row for row in state.rows.topology if row not in topology]
         old = {name: member for name, member in state.group.members.items() if name not in new}
         state.group = replace(state.group, members=old)
         self._end_incarnation(operation, note)
         state.incarnation, state.was_removed = state.incarnation + 1, False
         members = {name: member for name, member in described.members.items() if name in new}
         state.group = replace(described, members=members, settled=settled_by_epoch(members.values()), generation=None)
-        state.rows.memberships, state.rows.ownership, state.rows.tasks = new, owned, tasks
-        for row in (*new.values(), *owned.values(), *tasks.values()):
+        state.rows.memberships, state.rows.ownership = new, owned
+        state.rows.tasks, state.rows.topology = tasks, topology
+        for row in (*new.values(), *owned.values(), *tasks.values(), *topology):
             state.rows.update(row, incarnation=state.incarnation)
         for row in owned.values():
             state.owners[row.topic, row.partition] = Owner(row.instance_id or row.member_id, row.member_id, None)
@@ -249,6 +253,7 @@ class _Fold:
         note_patterns(state, change)
         update_ownership(state, change, is_rebalance=is_new or after.kind != "classic")
         update_tasks(state, change)
+        update_topology(state, change)
         refine_cause(state, change)
         update_state(state, change, is_new=is_new, is_beginning=is_start, previous_at=previous_at)
         update_rebalance(state, change)
@@ -272,6 +277,7 @@ class _Fold:
             end_tasks(state, member, at)
             # Only an empty group is removed: records of how its members left are missing, or between two polls.
             end_membership(state, member, removal, concluded(evidence, note=note), at=at, generation=None)
+        end_topology(state, at)
         end_generation(state, at)
         end_state(state, at if state.gap_from is None else state.gap_from)
         end_rebalances(state)

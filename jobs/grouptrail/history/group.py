@@ -37,7 +37,8 @@ class Member:
     `unrevoked_since` (ms) when it was last asked to revoke partitions: its rebalance timeout starts then;
     `away_since` (ms) when it left for now, as a static member.
     `tasks` are those that it has in any role, None where they are not known, or its client has none; `process_id` is
-    that of its Kafka Streams instance, `endpoint` (host:port, or a URL) where other instances can query it.
+    that of its Kafka Streams instance, `endpoint` (host:port, or a URL) where other instances can query it, and
+    `topology_epoch` that of the topology that it runs.
     """
 
     member_id: str
@@ -62,6 +63,7 @@ class Member:
     tasks: frozenset[Task] | None = None
     process_id: str | None = None
     endpoint: str | None = None
+    topology_epoch: int | None = None
 
     @property
     def identity(self) -> str:

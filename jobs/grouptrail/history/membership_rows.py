@@ -8,7 +8,7 @@ from grouptrail.history.evidence import EndingEvidence
 from grouptrail.history.generation_rows import origin, record_fact
 from grouptrail.history.group import Group, Member
 from grouptrail.history.operations import Operation
-from grouptrail.history.rows import MembershipRow
+from grouptrail.history.rows import MembershipRow, Values
 from grouptrail.history.state import FoldState
 
 # The epoch of a member that joins before the group's first epoch: brokers count from 1 in Kafka 4.3.
@@ -51,7 +51,13 @@ def _update_clients(state: FoldState, change: Change) -> None:
     for name in change.touched:
         row, known = state.rows.memberships.get(name), change.after.members.get(name)
         if row is not None and known is not None:
-            state.rows.update(row, client_id=known.client_id, client_host=known.client_host)
+            state.rows.update(row, **_client(known))
+
+
+def _client(member: Member) -> Values:
+    """Return the columns that a member may change while it stays."""
+    names = ("client_id", "client_host", "process_id", "endpoint", "topology_epoch")
+    return {name: getattr(member, name) for name in names}
 
 
 def note_early_members(state: FoldState, change: Change) -> None:
@@ -156,8 +162,7 @@ def _begin(state: FoldState, change: Change, member: Member, began: str) -> None
         **origin(state, change.operation),
         member_id=member.member_id,
         instance_id=member.instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
+        **_client(member),
         joined_at=change.at,
         joined_generation=change.after.generation,
         began=began,

@@ -183,6 +183,7 @@ def _with_description(member: Member, record: Record, _group: Group, _name_of: N
         assignor=body.get("serverAssignor") or None,
         process_id=body.get("processId"),
         endpoint=_endpoint(body.get("userEndpoint")),
+        topology_epoch=body.get("topologyEpoch"),
     )
 
 

@@ -10,7 +10,15 @@ from typing import Any, ClassVar, Self
 
 from grouptrail.history.group import Role, Task
 
-TABLES = ("generations", "group_states", "memberships", "partition_ownership", "rebalances", "task_assignments")
+TABLES = (
+    "generations",
+    "group_states",
+    "memberships",
+    "partition_ownership",
+    "rebalances",
+    "task_assignments",
+    "streams_topology",
+)
 
 Values = dict[str, Any]
 
@@ -102,6 +110,9 @@ class MembershipRow(Row):
     joined_at: int
     joined_generation: int | None
     began: str
+    process_id: str | None = None
+    endpoint: str | None = None
+    topology_epoch: int | None = None
     left_at: int | None = None
     left_generation: int | None = None
     ended: str | None = None
@@ -202,6 +213,23 @@ class TaskRow(Row):
     ended: str | None = None
 
 
+@dataclass
+class TopologyRow(Row):
+    """A row of `streams_topology`."""
+
+    table = "streams_topology"
+    key = ("record_offset", "subtopology", "topic", "usage")
+
+    topology_epoch: int | None
+    subtopology: str
+    topic: str
+    usage: str
+    partitions: int | None
+    replication_factor: int | None
+    known_from: int
+    known_until: int | None = None
+
+
 OwnershipKey = tuple[str, int, str]
 """A topic, a partition of it, and a member's id."""
 
@@ -223,6 +251,7 @@ class OpenRows:
     rebalance: RebalanceRow | None = None
     earlier_rebalances: list[RebalanceRow] = field(default_factory=list)
     tasks: dict[TaskKey, TaskRow] = field(default_factory=dict)
+    topology: list[TopologyRow] = field(default_factory=list)
     _changed: dict[int, Row] = field(default_factory=dict)
 
     def mark(self, row: Row) -> None:
@@ -255,4 +284,5 @@ class OpenRows:
             rebalance=self.rebalance and self.rebalance.copy(),
             earlier_rebalances=[row.copy() for row in self.earlier_rebalances],
             tasks={key: row.copy() for key, row in self.tasks.items()},
+            topology=[row.copy() for row in self.topology],
         )

@@ -31,6 +31,7 @@ from grouptrail.history.rows import (
     OwnershipRow,
     RebalanceRow,
     TaskRow,
+    TopologyRow,
     Values,
 )
 
@@ -318,6 +319,7 @@ def _open_values(rows: OpenRows) -> _Named:
     values["task_assignments"] = [
         (f"{'/'.join(map(str, task))}/{member_id}", row.values()) for (task, member_id), row in rows.tasks.items()
     ]
+    values["streams_topology"] = [("", row.values()) for row in rows.topology]
     values["rebalances"] += [(str(row.record_offset), row.values()) for row in rows.earlier_rebalances]
     return {table: listed for table, listed in values.items() if listed}
 
@@ -334,4 +336,5 @@ def _open_rows(saved: _Named) -> OpenRows:
         rebalance=rebalances.pop("", None),
         earlier_rebalances=list(rebalances.values()),
         tasks={(Task(row.role, row.subtopology, row.task), row.member_id): row for row in tasks},
+        topology=[TopologyRow.of(values) for _, values in saved.get("streams_topology", ())],
     )

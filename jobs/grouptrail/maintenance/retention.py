@@ -34,6 +34,7 @@ _ENDED = {
     "rebalances": "at",
     "partition_ownership": "owned_until",
     "task_assignments": "assigned_until",
+    "streams_topology": "known_until",
     "memberships": "left_at",
     "group_states": "ended_at",
     "generations": "ended_at",
