@@ -13,6 +13,10 @@ Rows = list[dict[str, Any]]
 EVER = "4000 weeks"
 
 
+_NO_COMMIT = "topics without a commit or a sample of this partition"
+_NO_STANDBY_LAG = "the offsets topic does not show how far a standby or warm-up task is behind its changelog"
+
+
 def lay_sample_history(config: Config) -> None:
     """Write every row for the configured cluster and for another one."""
     for table, listed in _ROWS.items():
@@ -35,6 +39,14 @@ def _owner(member: str, partition: int, since: float, until: float | None, recor
     owned = {"topic": "orders", "partition": partition, "member_id": member, "client_id": f"client-{member}"}
     ended = None if until is None else at(until)
     return {**owned, "owned_from": at(since), "owned_until": ended, "record_offset": record}
+
+
+def _task(role: str, task: int, member: str, since: float, until: float | None, record: int) -> dict[str, Any]:
+    client = {"member_id": member, "client_id": f"client-{member}", "client_host": "/10.0.0.1"}
+    process = {"process_id": f"process-{member}", "endpoint": f"{member}:8080"}
+    assigned = {"assigned_from": at(since), "assigned_until": None if until is None else at(until)}
+    named = {"subtopology": "0", "task": task, "role": role, "record_offset": record, "is_open": until is None}
+    return {**named, **client, **process, **assigned}
 
 
 def _member(member: str, since: float, until: float | None, **more: Any) -> dict[str, Any]:
@@ -161,6 +173,31 @@ _ROWS: dict[str, Rows] = {
         _owner("d", 1, 0, None, 4),
         _owner("d", 2, 0, 1, 5),
         _owner("d", 2, 1, 2, 6),
+    ],
+    "task_assignments": [
+        _task("active", 0, "a", 0, 1, 1),
+        _task("active", 0, "c", 2, None, 3),
+        _task("standby", 0, "d", 0, None, 4),
+        _task("active", 1, "d", 0, None, 5),
+        {**_task("active", 0, "w", 0, None, 6), "group_id": "connect", "subtopology": "sink"},
+    ],
+    "streams_topology": [
+        {
+            "subtopology": "0",
+            "topic": topic,
+            "usage": usage,
+            "topology_epoch": 0,
+            "record_offset": 1,
+            "known_from": at(0),
+            "known_until": until and at(until),
+            "is_open": until is None,
+        }
+        for topic, usage, until in (
+            ("orders", "source", None),
+            ("billing-by-key-repartition", "repartition_source", None),
+            ("billing-totals-changelog", "changelog", None),
+            ("earlier", "source", 1),
+        )
     ],
     "rebalances": [
         _rebalance(0, "group_started"),
@@ -505,6 +542,35 @@ ASKED: dict[str, tuple[str, Rows]] = {
                 "client_host": "/10.0.0.1", "joined_at": "2026-03-04T12:04:00Z", "left_at": "2026-03-04T12:08:00Z",
                 "ended": "group_ended", "member_ids": 2,
             }
+        ],
+    ),
+    "task_lag": (
+        "SELECT subtopology, task, role, member_id, endpoint, lag, max_lag_seconds, topics, topics_without_lag, "
+        "sampled_at, problem FROM task_lag ORDER BY task, role",
+        [
+            {
+                "subtopology": "0", "task": task, "role": role, "member_id": member, "endpoint": f"{member}:8080",
+                "lag": lag, "max_lag_seconds": seconds, "topics": 2, "topics_without_lag": without,
+                "sampled_at": sampled_at, "problem": problem,
+            }
+            for task, role, member, lag, seconds, without, sampled_at, problem in (
+                (0, "active", "c", 50, 5.0, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
+                (0, "standby", "d", None, None, None, None, _NO_STANDBY_LAG),
+                (1, "active", "d", 20, 2.0, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
+            )
+        ],
+    ),
+    "tasks_at": (
+        "SELECT task, role, member_id, process_id, assigned_until FROM tasks_at('billing', '2026-03-04T12:00:30Z') "
+        "ORDER BY task, role",
+        [
+            {
+                "task": task, "role": role, "member_id": member, "process_id": f"process-{member}",
+                "assigned_until": until,
+            }
+            for task, role, member, until in (
+                (0, "active", "a", "2026-03-04T12:01:00Z"), (0, "standby", "d", None), (1, "active", "d", None),
+            )
         ],
     ),
     "time_without_owner": (

@@ -12,7 +12,7 @@ from support.fold_records import at_once, classic, streams
 from support.group_records import Row, Rows, fold, fold_in_pieces
 from support.streams_records import group_epoch, thread
 
-COUNTS = {"name": "app-counts-changelog", "partitions": 0, "replicationFactor": 0, "topicConfigs": []}
+COUNTS = {"name": "app-counts-changelog", "partitions": 0, "replicationFactor": -1, "topicConfigs": []}
 BY_KEY = {"name": "app-by-key-repartition", "partitions": 6, "replicationFactor": 3, "topicConfigs": []}
 
 
@@ -43,7 +43,7 @@ def started() -> list[Record]:
 
 
 def test_topology_has_a_row_for_each_topic_and_its_usage() -> None:
-    """A partition count or replication factor of 0 is Kafka's default: the topology does not fix it."""
+    """A partition count of 0 and a replication factor of -1 are the defaults: the topology does not fix them."""
     rows = fold(started())
     assert lines(rows) == [
         ("0", "app-by-key-repartition", "repartition_sink", None, None, 1_000, None),

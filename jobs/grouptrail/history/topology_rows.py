@@ -49,7 +49,7 @@ def _used(body: Values) -> Iterator[Values]:
                     "subtopology": part["subtopologyId"],
                     "topic": topic,
                     "usage": usage,
-                    # 0 is Kafka's default: not fixed.
+                    # Not fixed: 0, and a replication factor of -1, the default of Kafka Streams.
                     "partitions": info.get("partitions") or None,
-                    "replication_factor": info.get("replicationFactor") or None,
+                    "replication_factor": max(info.get("replicationFactor", 0), 0) or None,
                 }
