@@ -41,11 +41,11 @@ def _owner(member: str, partition: int, since: float, until: float | None, recor
     return {**owned, "owned_from": at(since), "owned_until": ended, "record_offset": record}
 
 
-def _task(role: str, task: int, member: str, since: float, until: float | None, record: int) -> dict[str, Any]:
+def _task(role: str, task: int, member: str, since: float, until: float | None) -> dict[str, Any]:
     client = {"member_id": member, "client_id": f"client-{member}", "client_host": "/10.0.0.1"}
     process = {"process_id": f"process-{member}", "endpoint": f"{member}:8080"}
     assigned = {"assigned_from": at(since), "assigned_until": None if until is None else at(until)}
-    named = {"subtopology": "0", "task": task, "role": role, "record_offset": record, "is_open": until is None}
+    named = {"subtopology": "0", "task": task, "role": role, "is_open": until is None}
     return {**named, **client, **process, **assigned}
 
 
@@ -175,11 +175,11 @@ _ROWS: dict[str, Rows] = {
         _owner("d", 2, 1, 2, 6),
     ],
     "task_assignments": [
-        _task("active", 0, "a", 0, 1, 1),
-        _task("active", 0, "c", 2, None, 3),
-        _task("standby", 0, "d", 0, None, 4),
-        _task("active", 1, "d", 0, None, 5),
-        {**_task("active", 0, "w", 0, None, 6), "group_id": "connect", "subtopology": "sink"},
+        _task("active", 0, "a", 0, 1),
+        _task("active", 0, "c", 2, None),
+        _task("standby", 0, "d", 0, None),
+        _task("active", 1, "d", 0, None),
+        {**_task("active", 0, "w", 0, None), "group_id": "connect", "subtopology": "sink"},
     ],
     "streams_topology": [
         {

@@ -397,12 +397,12 @@ def _of_epoch(rebalance: Rebalance) -> Finding:
     if (by_regexes := _by_regexes(rebalance)) is not None:
         return by_regexes
     before, after = change.before, change.after
+    if after.kind == "streams":
+        return _of_streams_epoch(change)
     if before.metadata_hash != after.metadata_hash or before.partition_counts != after.partition_counts:
         return _by_metadata(before, after)
-    if change.after.kind == "share":
+    if after.kind == "share":
         return Finding(Evidence.SHARE_EPOCH_ALONE, "the share state of its partitions was initialized")
-    if change.after.kind == "streams":
-        return _of_streams_epoch(change)
     return Finding(Evidence.MEMBERS_ADDED_WITHOUT_TOPICS if rebalance.joined else Evidence.EPOCH_ALONE)
 
 
@@ -464,26 +464,64 @@ def _by_counts(had: Mapping[str, PartitionCount], has: Mapping[str, PartitionCou
 
 
 def _of_streams_epoch(change: Change) -> Finding:
+    """Return the first evidence, with what else differs: each alone bumps the epoch (GMM.streamsGroupHeartbeat)."""
+    first, *others = (finding for finding in _streams_findings(change) if finding is not None)
+    also = [other.detail or other.evidence.value.cause for other in others if other.evidence not in _EXPLAINED]
+    details = [part for part in (first.detail, *also) if part]
+    return first._replace(detail="; ".join(details) or None)
+
+
+# What adds nothing to other evidence: other topics make a topology valid or invalid.
+_EXPLAINED = (Evidence.METADATA_DIFFERS, Evidence.STREAMS_TASKS_WARMED_UP, Evidence.STREAMS_EPOCH_ALONE)
+
+
+def _streams_findings(change: Change) -> Iterator[Finding | None]:
     before, after = change.before, change.after
-    # The first epoch on 4.2 shows two facts that were not written before.
-    was_validated_by_4_1 = (before.validated_topology_epoch or 0) < 0 and before.has_tasks
-    facts = ["topology_epoch", *(() if was_validated_by_4_1 else ("validated_topology_epoch",))]
-    facts += ["settings"] if before.settings else []
-    if any(getattr(before, fact) != getattr(after, fact) for fact in facts):
-        return Finding(Evidence.STREAMS_TOPOLOGY_DIFFERS)
+    yield _by_topology(before, after)
+    if before.metadata_hash != after.metadata_hash:
+        yield _by_metadata(before, after)
+    if before.settings and before.settings != after.settings:
+        had, has = (dict(group.settings) for group in (before, after))
+        changed = [name for name in sorted(had.keys() | has.keys()) if had.get(name) != has.get(name)]
+        yield Finding(
+            Evidence.STREAMS_SETTINGS_DIFFER,
+            ", ".join(f"{name} from {had.get(name, 'none')} to {has.get(name, 'none')}" for name in changed),
+        )
+    if change.replaced:
+        yield Finding(
+            Evidence.STREAMS_MEMBER_REPLACED, f"of {_listed(new.instance_id or '' for _, new in change.replaced)}"
+        )
     described = [
-        record.name
+        record.name or ""
         for record in change.operation
         if record.type == "StreamsGroupMemberMetadata" and record.body is not None and record.name in before.members
     ]
     if described:
-        return Finding(Evidence.STREAMS_MEMBER_DIFFERS, f"of {_listed(name or '' for name in described)}")
-    return Finding(Evidence.STREAMS_EPOCH_ALONE)
+        yield Finding(Evidence.STREAMS_MEMBER_DIFFERS, f"of {_listed(described)}")
+    has_warmups = any(task.role == "warmup" for member in before.members.values() for task in member.tasks or ())
+    yield Finding(Evidence.STREAMS_TASKS_WARMED_UP if has_warmups else Evidence.STREAMS_EPOCH_ALONE)
+
+
+def _by_topology(before: Group, after: Group) -> Finding | None:
+    if before.topology_epoch != after.topology_epoch:
+        return Finding(Evidence.STREAMS_TOPOLOGY_DIFFERS)
+    if before.validated_topology_epoch == after.validated_topology_epoch:
+        return None
+    if not before.settings:
+        # 4.1 wrote neither them nor which topology is valid: the first epoch on 4.2 shows what was true before.
+        was_valid = (before.validated_topology_epoch or 0) < 0 and before.has_tasks
+        return None if was_valid else Finding(Evidence.STREAMS_TOPOLOGY_DIFFERS)
+    detail = f"topology epoch {after.topology_epoch}"
+    if after.validated_topology_epoch == after.topology_epoch:
+        return Finding(Evidence.STREAMS_TOPOLOGY_VALIDATED, detail)
+    return Finding(Evidence.STREAMS_TOPOLOGY_INVALID, detail)
 
 
 def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Collection[str]) -> Cause:
     """Return the cause behind a change of topic metadata, from the members' targets after it."""
     has = targeted(after)
+    if after.kind == "streams":
+        return concluded_cause(_by_tasks(baseline.partitions, has))
     ids = baseline.topic_ids
     remade = {topic for topic, topic_id in after.topic_ids.items() if ids.get(topic, topic_id) != topic_id}
     if remade & {topic for topic, _ in has}:
@@ -498,6 +536,19 @@ def cause_by_targets(baseline: TargetBaseline, after: Group, recent_topics: Coll
     return concluded_cause(
         finding
         or Finding(Evidence.TARGETS_SAME, "the same partitions are assigned: racks or an unassigned topic changed")
+    )
+
+
+def _by_tasks(had: frozenset[Partition], has: frozenset[Partition]) -> Finding:
+    if has and not had:
+        return Finding(Evidence.STREAMS_FIRST_TASKS)
+    if had < has:
+        return Finding(Evidence.STREAMS_TASKS_ADDED, f"{len(has - had)} tasks more")
+    gone = len(had - has)
+    if gone:
+        return Finding(Evidence.TARGETS_SAME, f"{gone} tasks are no longer assigned")
+    return Finding(
+        Evidence.TARGETS_SAME, "the same tasks are assigned: a topic that gives no task, or a rack, changed"
     )
 
 

@@ -372,9 +372,56 @@ class Evidence(Enum):
     STREAMS_MEMBER_DIFFERS = Conclusion(
         "member_metadata_changed",
         "recorded",
-        "StreamsGroupMemberMetadata of a member that was there: each of its changes bumps the epoch",
+        "StreamsGroupMemberMetadata of a member that was there, and an epoch: its change bumps it",
         None,
         "4.1 and newer",
+    )
+    # From 4.4 on streams groups have static members; a client that starts again has another process id.
+    STREAMS_MEMBER_REPLACED = Conclusion(
+        "static_member_replaced",
+        "recorded",
+        "an instance id with another member id and process id, which bumps the epoch",
+        None,
+        "4.4 and newer",
+    )
+    STREAMS_TOPOLOGY_VALIDATED = Conclusion(
+        "topology_validated",
+        "recorded",
+        "validatedTopologyEpoch is that of the topology, and was not: the topics that it needs are there now",
+        None,
+        "4.2 and newer",
+    )
+    STREAMS_TOPOLOGY_INVALID = Conclusion(
+        "topology_invalid",
+        "recorded",
+        "validatedTopologyEpoch is no longer that of the topology: topics that it needs are missing, or do not fit",
+        None,
+        "4.2 and newer",
+    )
+    STREAMS_SETTINGS_DIFFER = Conclusion(
+        "assignor_settings_changed", "recorded", "other lastAssignmentConfigs", None, "4.2 and newer"
+    )
+    # GMM.streamsGroupHeartbeat: while the group is stable, a refined assignment that differs bumps the epoch.
+    STREAMS_TASKS_WARMED_UP = Conclusion(
+        "tasks_warmed_up",
+        "likely",
+        "an epoch in which nothing else differs, of a group with warm-up tasks",
+        "or group.streams.num.warmup.replicas or group.streams.acceptable.recovery.lag was changed",
+        "4.4 and newer",
+    )
+    STREAMS_TASKS_ADDED = Conclusion(
+        "partitions_added",
+        "likely",
+        "other topics or partitions, then targets with more tasks",
+        "or a topic that a pattern of the topology matches was created",
+        "4.1 and newer",
+    )
+    STREAMS_FIRST_TASKS = Conclusion(
+        "topology_validated",
+        "likely",
+        "other topics or partitions, then targets with tasks, and none before",
+        "or the first assignment was delayed",
+        "4.1 does not write which topology was validated",
     )
     STREAMS_TOPOLOGY_DIFFERS = Conclusion(
         "topology_or_settings_changed",
@@ -387,8 +434,8 @@ class Evidence(Enum):
         "topology_or_settings_changed",
         "likely",
         "an epoch, and nothing else that differs",
-        "4.1 does not write which topology was validated, nor the settings",
-        "4.1, and the first epoch on 4.2",
+        "4.1 does not write which topology was validated, nor settings; later releases not those of warm-up tasks",
+        "4.1 and newer",
     )
     SHARE_EPOCH_ALONE = Conclusion(
         "share_state_ready", "likely", "an epoch with the same hash", None, "4.1 and newer"

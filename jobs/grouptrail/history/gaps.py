@@ -97,13 +97,22 @@ def is_another_group(state: FoldState, after: Group, operation: Operation) -> bo
     if not any(record.has_generation for record in operation):
         return False
     if after.kind != "classic":
-        return True
+        return not _may_be_written_again(operation)
     if before.members.keys() & after.members.keys():
         return False
     instances = {member.instance_id for member in before.members.values()} - {None}
     returned = {member.instance_id for member in after.members.values()} & instances
     is_newer = (after.state_at or 0) > (state.last_at or 0) + _LONGEST_DELAY_MS
     return is_newer or (bool(before.members or after.members) and not returned)
+
+
+def _may_be_written_again(operation: Operation) -> bool:
+    """Return whether a record with an epoch may have followed another with the same one.
+
+    The coordinator of a streams group writes there, too, that its topology's description was stored (KIP-1331).
+    """
+    names = ("storedDescriptionTopologyEpoch", "failedDescriptionTopologyEpoch")
+    return any((record.body or {}).get(name, -1) >= 0 for record in operation for name in names)
 
 
 def only_described(group: Group, keys: Set[str]) -> Group:

@@ -33,11 +33,11 @@ CAUSES = {
     "metadata": (
         *("subscription_changed", "topics_matched_changed", "assignor_changed", "partitions_added", "topic_created"),
         *("topic_deleted", "topic_metadata_changed", "protocol_migrated", "topology_or_settings_changed"),
-        "member_metadata_changed",
+        *("member_metadata_changed", "topology_validated", "topology_invalid", "assignor_settings_changed"),
     ),
     "again": (
         *("cooperative_follow_up", "leader_rejoined", "coordinator_moved", "leader_rejoined_or_coordinator_moved"),
-        "share_state_ready",
+        *("share_state_ready", "tasks_warmed_up"),
     ),
     "unknown": ("unknown",),
 }
