@@ -73,6 +73,9 @@ def _rows(name: str, number: int) -> dict[str, dict[str, Any]]:
         "generations": {**opened, "generation": 1, "member_count": 1, "protocol": name},
         "memberships": {**opened, **member},
         "partition_ownership": {**opened, **member, "owned_from": at(1)},
+        "task_assignments": {**opened, **member, "subtopology": name, "role": "active", "assigned_from": at(1)}
+        | {"task": 0, "endpoint": name, "process_id": name},
+        "streams_topology": {**opened, "subtopology": name, "usage": "source", "known_from": at(1)},
         "rebalances": {**opened, "cause": "member_joined", "at": at(1)},
         "consumer_lag": {**shared, "sampled_at": at(30), "status": "OK", "problem": name},
     }

@@ -22,6 +22,7 @@ from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import memberless
 from support.small_tables import at, lay
+from support.streams_tables import lay_streams_group
 
 
 @pytest.fixture(scope="module")
@@ -392,3 +393,42 @@ def test_show_group_names_the_rollout_of_its_rebalances(tmp_path: Path) -> None:
     )
     [rollout] = json.loads(out.getvalue())["rollouts"]
     assert (rollout["started_at"], rollout["certainty"]) == ("2026-03-04T12:10:00Z", "likely")
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    config = Config(warehouse=str(tmp_path_factory.mktemp("lake")))
+    lay_streams_group(config)
+    return config
+
+
+def test_show_group_of_a_streams_group_has_tasks_by_role_topology_and_lag_of_each_task(streams: Config) -> None:
+    text = shown(streams, group="app")
+    assert "assignment: 3 tasks, skew 1" in text
+    assert "client host since (UTC) active tasks standby tasks member id" in text
+    assert "thread-a 10.0.0.1 2026-03-04 12:00:00 2 (0: 0; 1: 0) none a" in text
+    assert "thread-b 10.0.0.1 2026-03-04 12:00:00 1 (0: 1) 1 (1: 0) b" in text
+    assert "subtopology reads writes state in" in text
+    assert [line for line in text.splitlines() if line.endswith(("by-key -", "counts"))] == [
+        "0 orders by-key -",
+        "1 by-key - counts",
+    ]
+    assert "0_0 thread-a 1,200 4.0 s -" in text
+    assert "1_0 thread-a 5 500 ms -" in text
+    assert "0_1 thread-b unknown - topics without a commit or a sample of this partition" in text
+
+
+def test_describe_group_of_a_streams_group_at_an_earlier_time_has_tasks_and_no_lag(streams: Config) -> None:
+    """Lag of tasks is of now."""
+    group = described(streams, "app", at=at(0), generations=1)
+    assert [(one["tasks"], one["endpoint"]) for one in group["members"]] == [
+        ({"active": {"0": [0], "1": [0]}}, "a:8080"),
+        ({"active": {"0": [1]}, "standby": {"1": [0]}}, "b:8080"),
+    ]
+    assert {row["subtopology"] for row in group["topology"]} == {"0", "1"}
+    assert group["task_lag"] == []
+
+
+def test_describe_group_of_consumers_has_no_tasks_or_topology(warehouse: Config) -> None:
+    group = described(warehouse, "billing", at=at(3), generations=1)
+    assert (group["topology"], group["task_lag"], [one["tasks"] for one in group["members"]]) == ([], [], [{}])

@@ -77,6 +77,7 @@ def test_names_of_fields_are_those_of_columns() -> None:
         "trend",
         "points",
         "endings",
+        "tasks",
     }
     assert fields - derived <= COLUMNS
 

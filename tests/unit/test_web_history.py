@@ -15,6 +15,7 @@ from grouptrail.storage.reader import OpenTable, existing_table
 from support.exporter_tables import configured, lag_row, now, progress
 from support.sample_groups import KNOWN_UNTIL, billing, deployed
 from support.small_tables import HISTORY, at, lay
+from support.streams_tables import lay_streams_group
 from support.web_client import Site
 
 
@@ -264,3 +265,26 @@ def test_group_at_a_time_after_the_newest_figures_says_of_when_they_are(tmp_path
     assert KNOWN_UNTIL - as_of < timedelta(minutes=5)
     assert not group(site, "billing?at=2026-03-04T13:00:00Z")["is_stale"]
     assert f"as of {as_of:%Y-%m-%d %H:%M:%S} UTC (" in site.get("/groups/billing?at=now")
+
+
+def test_page_of_a_streams_group_has_tasks_by_role_its_topology_and_the_lag_of_tasks(tmp_path: Path) -> None:
+    """A subtopology is no topic: only the topics that it reads or writes have a page."""
+    config = configured(tmp_path)
+    lay_streams_group(config)
+    site = Site(config)
+    answer = json.loads(site.get("/api/v1/groups/app"))["now"]
+    assert answer["members"][1]["tasks"] == {"active": {"0": [1]}, "standby": {"1": [0]}}
+    assert {(row["subtopology"], row["task"], row["role"]): row["lag"] for row in answer["task_lag"]} == {
+        ("0", 0, "active"): 1_200,
+        ("0", 1, "active"): None,
+        ("1", 0, "active"): 5,
+        ("1", 0, "standby"): None,
+    }
+    page = site.get("/groups/app")
+    assert [heading in page for heading in ("Active tasks", "Standby tasks", "Warm-up tasks", ">Owns")] == [
+        *(True, True),
+        *(False, False),
+    ]
+    links = set(re.findall(r'href="/topics/([^"?]+)', page[page.index("subtopologies-heading") :]))
+    assert links == {"orders", "by-key"}
+    assert "3 tasks, skew 1" in page

@@ -17,6 +17,8 @@ from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, counted, duration, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
+from grouptrail.query.group_tasks import HEADINGS, USES, add_tasks, roles_of, task_lag, task_name, topology_at
+from grouptrail.query.group_tasks import TABLES as TASK_TABLES
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.rollouts import name_of_way, rollouts_of
 from grouptrail.query.views import LATEST, filled
@@ -34,15 +36,17 @@ TABLES = (
     *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
     COMMITS,
     *("log_offsets", "coordinators", "brokers"),
+    *TASK_TABLES,
 )
+_TASKS_SHOWN = 20
 _NAMES_SHOWN = 3
 _MEMBERLESS = (
     "it has no members in its history: its offsets are committed by a client that assigns itself partitions, "
     "or by an administrator"
 )
-_LONG = ("topic", "client", "instance", "host")
-_MOVABLE = ("members", "member id", "metadata", "partitions", "kept", "moved")
-_NUMBERS = ("partition", "committed", "moved", "kept", "took", "after")
+_LONG = ("topic", "client", "instance", "host", "reads", "writes", "state in")
+_MOVABLE = ("members", "member id", "metadata", "partitions", "kept", "moved", *HEADINGS.values())
+_NUMBERS = ("partition", "committed", "moved", "kept", "took", "after", "lag", "behind")
 _MARKS = {"likely": " ~", "ambiguous": " ?"}
 
 _GENERATIONS = """
@@ -154,7 +158,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     may have had some all the same, as its generations may be in a damaged file. `held_back` is how many
     records of its partition are behind an open transaction now, and not read yet; None where that is not sampled.
     `coordinator` is the broker that led its partition by the samples of the cluster, `coordinator_now` the one that
-    leads it now, if `at` is given; None where no sample shows it."""
+    leads it now, if `at` is given; None where no sample shows it. `topology` and `task_lag` are those of a streams
+    group, the latter only now; empty for others."""
     warehouse = tables.warehouse
     tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
@@ -178,6 +183,7 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     if members:  # also if the rows of their generations cannot be read
         assigned = [member for row in ask(_MEMBERS) for member in row["members"] or ()]
         _add_partitions(members, ask(views["owners_at"].sql), assigned)
+        add_tasks(tables, members, ask)
     state = states[0] if states else {"state": None, "evidence": None}
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
@@ -197,6 +203,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "held_back": None if at else _held_back(tables, ask, values, now["record_partition"]),
         "members": members,
+        "topology": topology_at(tables, ask),
+        "task_lag": task_lag(tables, group_id, at),
         "generations": last,
         "committed": committed,
         "generations_note": next(iter(damage_of(warehouse.table("generations").path)), None),
@@ -277,6 +285,7 @@ def _described(group: Row) -> Iterator[Block]:
     names = distinct_names([*chain.from_iterable(changed), *group["members"]])
     yield _members(group, names) if group["members"] else Line(_no_members(group["generations"]))
     yield Line()
+    yield from _tasks(group, names)
     yield from _generations(group["generations"], names)
     yield from map(Line, map(_rollout, group["rollouts"]))
 
@@ -345,7 +354,7 @@ def _assignment(group: Row) -> str:
     own = {True: "the assignor's own", False: "not the assignor's own", None: "not compared with the assignor's own"}
     note = f" ({group['assignment_note']})" if group["assignment_note"] else ""
     skew = "" if group["skew"] is None else f", skew {group['skew']}"
-    size = f"{group['partition_count']} partitions{skew}"
+    size = f"{group['partition_count']} {'tasks' if group['group_kind'] == 'streams' else 'partitions'}{skew}"
     return f"assignment: {size}, {own[group['is_assignors_own']]}{note}"
 
 
@@ -376,8 +385,13 @@ def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
     members = group["members"]
     has_instances = any(member["instance_id"] for member in members)
     names = ["client", *(["instance"] if has_instances else []), "host", "since (UTC)"]
+    # Of a streams group the history knows tasks, not the partitions that they read.
+    is_streams = group["group_kind"] == "streams"
+    is_connect = group["protocol_type"] == "connect"
+    roles = roles_of(group["protocol_type"], (member["tasks"] for member in members))
+    has_partitions = not (is_streams and roles)
     return _grid(
-        (*names, "partitions", "member id"),
+        (*names, *(["partitions"] if has_partitions else []), *roles.values(), "member id"),
         (
             (
                 # The column beside it has the instance id.
@@ -385,12 +399,55 @@ def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
                 *([member["instance_id"] or "-"] if has_instances else []),
                 member["client_host"].removeprefix("/"),
                 to_the_second(member["joined_at"]),
-                _owned(member["partitions"], is_connect=group["protocol_type"] == "connect"),
+                *([_owned(member["partitions"], is_connect=is_connect)] if has_partitions else []),
+                *(_held(member["tasks"].get(role, {})) for role in roles),
                 member["member_id"],
             )
             for member in members
         ),
     )
+
+
+def _tasks(group: Row, distinct: Mapping[str, str]) -> Iterator[Block]:
+    """Yield the subtopologies of a streams group, and the active tasks with the most lag."""
+    if group["topology"]:
+        used: dict[str, list[Row]] = defaultdict(list)
+        for row in group["topology"]:
+            used[row["subtopology"]].append(row)
+        yield _grid(("subtopology", *USES), ((name, *_used(rows)) for name, rows in used.items()))
+        yield Line()
+    active = [row for row in group["task_lag"] if row["role"] == "active"]
+    if not active:
+        return
+    shown = active[:_TASKS_SHOWN]
+    reasons = ["unknown because"] if any(row["problem"] for row in shown) else []
+    yield _grid(
+        ("task", "client", "lag", "behind", *reasons),
+        (
+            (
+                task_name(row),
+                distinct.get(row["member_id"], row["client_id"]),
+                "unknown" if row["lag"] is None else f"{row['lag']:,}",
+                _span(row["max_lag_seconds"]),
+                *(row["problem"] or "-" for _ in reasons),
+            )
+            for row in shown
+        ),
+    )
+    if len(active) > len(shown):
+        yield Line(f"{len(active) - len(shown):,} more: grouptrail sql 'SELECT * FROM task_lag'")
+    yield Line()
+
+
+def _used(topics: list[Row]) -> Iterator[str]:
+    for usages in USES.values():
+        yield ", ".join(row["topic"] for row in topics if row["usage"] in usages) or "-"
+
+
+def _held(tasks: Mapping[str, list[int]]) -> str:
+    """Return tasks by subtopology, such as `5 (0: 0-3; 1: 7)`."""
+    listed = "; ".join(f"{name}: {ranges(numbers)}" for name, numbers in tasks.items())
+    return f"{sum(map(len, tasks.values()))} ({listed})" if listed else "none"
 
 
 def _owned(partitions: dict[str, list[int]] | None, *, is_connect: bool) -> str:

@@ -223,6 +223,40 @@ class GroupMember(Answer):
     partitions: dict[str, list[int]] | None = Field(
         description="The partitions that it owned, by topic. Null: its assignment could not be read."
     )
+    tasks: dict[str, dict[str, list[int]]] = Field(
+        description="The tasks of Kafka Streams or Connect that it had, by role and subtopology or connector."
+    )
+    process_id: str | None = _column("task_assignments", "process_id")
+    endpoint: str | None = _column("task_assignments", "endpoint")
+
+
+class SubtopologyTopic(Answer):
+    """A topic that a subtopology of a streams group used."""
+
+    subtopology: str = _column("streams_topology", "subtopology")
+    topic: str = _column("streams_topology", "topic")
+    usage: str = _column("streams_topology", "usage")
+    partitions: int | None = _column("streams_topology", "partitions")
+    replication_factor: int | None = _column("streams_topology", "replication_factor")
+
+
+class TaskLag(Answer):
+    """A task of a streams group now, and the lag of the partitions that it reads."""
+
+    subtopology: str = _column("task_assignments", "subtopology")
+    task: int = _column("task_assignments", "task")
+    role: str = _column("task_assignments", "role")
+    member_id: str = _column("task_assignments", "member_id")
+    client_id: str = _column("task_assignments", "client_id")
+    endpoint: str | None = _column("task_assignments", "endpoint")
+    lag: int | None = Field(description="The sum of the lag of these partitions. Null: unknown, see problem.")
+    max_lag_seconds: float | None = Field(
+        description="The highest lag in seconds of these partitions. Null: unknown."
+    )
+    topics_without_lag: int | None = Field(
+        description="How many of its topics have no known lag in this partition. Null: not an active task."
+    )
+    problem: str | None = Field(description="Why lag is null or may lack some.")
 
 
 class Coordinator(Answer):
@@ -257,6 +291,8 @@ class GroupState(Answer):
     is_assignors_own: bool | None = _column("generations", "is_assignors_own")
     assignment_note: str | None = _column("generations", "assignment_note")
     members: list[GroupMember]
+    topology: list[SubtopologyTopic] = Field(description="Of a streams group; empty for others.")
+    task_lag: list[TaskLag] = Field(description="Of a streams group now; empty for others, and at another time.")
 
 
 class Fact(Answer):

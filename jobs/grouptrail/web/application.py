@@ -18,6 +18,7 @@ from grouptrail.errors import GrouptrailError, one_line
 from grouptrail.http.server import MAX_BODY_BYTES
 from grouptrail.query import freshness
 from grouptrail.query.formats import counted
+from grouptrail.query.group_tasks import USES, roles_of
 from grouptrail.query.rollouts import name_of_way
 from grouptrail.query.show_group import ranges
 from grouptrail.report.layout import sort_of
@@ -136,6 +137,8 @@ def _flask(log: Log) -> Flask:
         "picture": Markup(asset("picture.html")),  # no part of it comes from the tables
         "name_of_way": name_of_way,
         "ranges": ranges,
+        "roles_of": roles_of,
+        "uses": USES,
         "sort_of": sort_of,
         "sparkline": drawing.sparkline,
         "this_page_with": this_page_with,

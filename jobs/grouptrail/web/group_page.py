@@ -194,7 +194,10 @@ def _state(tables: SqlSnapshot, group_id: str, at: datetime | None) -> GroupStat
     return GroupState.model_validate({**state, "members": members})
 
 
-_OF_MEMBER = ("member_id", "instance_id", "client_id", "client_host", "joined_at", "began", "partitions")
+_OF_MEMBER = (
+    *("member_id", "instance_id", "client_id", "client_host", "joined_at", "began", "partitions"),
+    *("tasks", "process_id", "endpoint"),
+)
 
 
 def _time_shown(query: GroupQuery) -> tuple[datetime | None, datetime | None]:
