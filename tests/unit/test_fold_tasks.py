@@ -89,9 +89,10 @@ def test_tasks_have_the_process_and_endpoint_of_their_member() -> None:
 
 
 def test_open_tasks_follow_their_members_changed_endpoint() -> None:
-    moved = thread(10, 2_000, "a", userEndpoint={"host": "app-2", "port": 1})
-    rows = fold([*started(), moved, group_epoch(11, 2_000, 3)])
-    assert {row["endpoint"] for row in rows["task_assignments"]} == {"app-2:1"}
+    for host, endpoint in (("app-2", "app-2:1"), ("::1", "[::1]:1")):
+        moved = thread(10, 2_000, "a", userEndpoint={"host": host, "port": 1})
+        rows = fold([*started(), moved, group_epoch(11, 2_000, 3)])
+        assert {row["endpoint"] for row in rows["task_assignments"]} == {endpoint}
 
 
 def test_tasks_of_a_removed_group_end_with_it() -> None:

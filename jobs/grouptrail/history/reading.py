@@ -188,7 +188,10 @@ def _with_description(member: Member, record: Record, _group: Group, _name_of: N
 
 
 def _endpoint(body: Body | None) -> str | None:
-    return None if body is None else f"{body['host']}:{body['port']}"
+    if body is None:
+        return None
+    host = f"[{body['host']}]" if ":" in body["host"] else body["host"]
+    return f"{host}:{body['port']}"
 
 
 def _with_target(member: Member, record: Record, _group: Group, name_of: NameOf) -> Member:
