@@ -1,6 +1,6 @@
 -- about: >-
---   One task of a streams group (KIP-1071) now, with the lag of the source and repartition topics that it reads: task 3 reads
---   partition 3 of each. Only active tasks have a lag: nothing in the offsets topic shows how far standby and warm-up tasks are.
+--   One task of a Kafka Streams application now, with the lag of the source and repartition topics that it reads: task 3
+--   reads partition 3 of each. Only active tasks have a lag: no offset is committed for standby and warm-up tasks.
 -- columns:
 --   - {name: group_id, type: string, about: "the group: the application.id"}
 --   - {name: subtopology, type: string, about: the subtopology}
@@ -27,7 +27,7 @@ WITH used AS (
   WHERE cluster = :cluster AND is_open AND usage IN ('source', 'source_pattern', 'repartition_source')
   GROUP BY group_id, subtopology, topic
 ),
--- A task of a group without a topology, such as a Connect cluster, is not among them.
+-- Without a topology, as of a Connect cluster, there is no task.
 tasks AS (
   SELECT task.*
   FROM task_assignments AS task
@@ -75,7 +75,8 @@ SELECT
   CASE WHEN role = 'active' THEN topics_without_lag END AS topics_without_lag,
   sampled_at,
   CASE
-    WHEN role <> 'active' THEN 'the offsets topic does not show how far a standby or warm-up task is behind its changelog'
+    WHEN role <> 'active' THEN 'no offset is committed for a standby or warm-up task: how far it is behind its changelog is not known'
+    WHEN topics = 0 AND patterns = 0 THEN 'the topics of the subtopology are not known'
     WHEN patterns > 0 THEN 'topics that match a pattern are not among them'
     WHEN problem IS NOT NULL THEN problem
     WHEN topics_without_lag > 0 THEN 'topics without a commit or a sample of this partition'

@@ -49,6 +49,8 @@ from support.small_tables import lay
 from support.wire_vectors import RECORDS as RECORD_VECTORS
 
 WRITES = (*TABLES, POSITIONS)
+# Of a streams group, which has tasks and a topology, after the others.
+STREAMS = [(one.key, one.value) for one in RECORD_VECTORS if one.key and one.name.startswith("streams-group-")]
 
 
 class Log:
@@ -126,7 +128,7 @@ def test_history_job_batches_failed_and_retried_match_a_rebuild(
     rows_a_record: Sequence[int],
 ) -> None:
     """Whichever write fails, the retry writes what is missing and nothing twice, with Spark and with delta-rs."""
-    log = Log(warehouse)
+    log = Log(warehouse, [*BATCHES[:-1], [*BATCHES[-1], *STREAMS]])
     writer = batch_writer(config, replace(warehouse, only=engine))
     for batch, table in enumerate((None, "generations", "rebalances", POSITIONS)):
         monkeypatch.setattr(history_job, "ROWS_A_RECORD", rows_a_record[batch])

@@ -14,7 +14,10 @@ EVER = "4000 weeks"
 
 
 _NO_COMMIT = "topics without a commit or a sample of this partition"
-_NO_STANDBY_LAG = "the offsets topic does not show how far a standby or warm-up task is behind its changelog"
+_NO_STANDBY_LAG = (
+    "no offset is committed for a standby or warm-up task: how far it is behind its changelog is not known"
+)
+_NO_TOPICS = "the topics of the subtopology are not known"
 
 
 def lay_sample_history(config: Config) -> None:
@@ -179,6 +182,7 @@ _ROWS: dict[str, Rows] = {
         _task("active", 0, "c", 2, None),
         _task("standby", 0, "d", 0, None),
         _task("active", 1, "d", 0, None),
+        {**_task("active", 7, "d", 0, None), "subtopology": "1"},
         {**_task("active", 0, "w", 0, None), "group_id": "connect", "subtopology": "sink"},
     ],
     "streams_topology": [
@@ -549,14 +553,15 @@ ASKED: dict[str, tuple[str, Rows]] = {
         "sampled_at, problem FROM task_lag ORDER BY task, role",
         [
             {
-                "subtopology": "0", "task": task, "role": role, "member_id": member, "endpoint": f"{member}:8080",
-                "lag": lag, "max_lag_seconds": seconds, "topics": 2, "topics_without_lag": without,
+                "subtopology": name, "task": task, "role": role, "member_id": member, "endpoint": f"{member}:8080",
+                "lag": lag, "max_lag_seconds": seconds, "topics": topics, "topics_without_lag": without,
                 "sampled_at": sampled_at, "problem": problem,
             }
-            for task, role, member, lag, seconds, without, sampled_at, problem in (
-                (0, "active", "c", 50, 5.0, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
-                (0, "standby", "d", None, None, None, None, _NO_STANDBY_LAG),
-                (1, "active", "d", 20, 2.0, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
+            for name, task, role, member, lag, seconds, topics, without, sampled_at, problem in (
+                ("0", 0, "active", "c", 50, 5.0, 2, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
+                ("0", 0, "standby", "d", None, None, 2, None, None, _NO_STANDBY_LAG),
+                ("0", 1, "active", "d", 20, 2.0, 2, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
+                ("1", 7, "active", "d", None, None, 0, 0, None, _NO_TOPICS),
             )
         ],
     ),
@@ -570,6 +575,7 @@ ASKED: dict[str, tuple[str, Rows]] = {
             }
             for task, role, member, until in (
                 (0, "active", "a", "2026-03-04T12:01:00Z"), (0, "standby", "d", None), (1, "active", "d", None),
+                (7, "active", "d", None),
             )
         ],
     ),
