@@ -21,12 +21,8 @@ WITH changes AS (
     topic_id,
     partition,
     delivery_state,
-    last_offset - first_offset + 1 AS records,
-    CASE
-      WHEN previous_count >= 1 THEN delivery_count - previous_count
-      WHEN previous_count = 0 AND delivery_count > 1 THEN delivery_count - 1
-      ELSE 0
-    END AS again
+    records,
+    redeliveries
   FROM share_deliveries
   WHERE cluster = :cluster AND record_at >= :now - :window AND NOT is_first
 ),
@@ -43,7 +39,7 @@ SELECT
   CAST(sum(CASE WHEN delivery_state = 'acknowledged' THEN records ELSE 0 END) AS BIGINT) AS acknowledged,
   CAST(sum(CASE WHEN delivery_state = 'available' THEN records ELSE 0 END) AS BIGINT) AS came_back,
   CAST(sum(CASE WHEN delivery_state = 'archived' THEN records ELSE 0 END) AS BIGINT) AS archived,
-  CAST(sum(records * again) AS BIGINT) AS redeliveries
+  CAST(sum(coalesce(redeliveries, 0)) AS BIGINT) AS redeliveries
 FROM changes
 LEFT JOIN names ON names.topic_id = changes.topic_id
 GROUP BY minute, group_id, coalesce(topic, changes.topic_id), partition

@@ -16,7 +16,7 @@
 --   - {name: is_first, type: boolean, about: "as in share_deliveries: they were archived before the first record that was read of the partition's state"}
 -- example: SELECT * FROM poison_records(5) ORDER BY archived_at DESC
 WITH archived AS (
-  SELECT record_at, group_id, topic_id, partition, first_offset, last_offset, delivery_count, is_first
+  SELECT record_at, group_id, topic_id, partition, first_offset, last_offset, records, delivery_count, is_first
   FROM share_deliveries
   WHERE cluster = :cluster AND record_at >= :now - :window
     AND delivery_state = 'archived' AND delivery_count >= :deliveries
@@ -33,7 +33,7 @@ SELECT
   partition,
   first_offset,
   last_offset,
-  last_offset - first_offset + 1 AS records,
+  records,
   CAST(delivery_count AS INT) AS deliveries,
   is_first
 FROM archived

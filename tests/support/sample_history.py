@@ -84,7 +84,8 @@ def _delivered(offsets: tuple[int, int], state: str, count: int, before: int | N
     place = {"record_partition": 3, "record_offset": int(minute * 100), "record_at": at(minute), "partition": 0}
     first, last = offsets
     what = {"first_offset": first, "last_offset": last, "delivery_state": state, "delivery_count": count}
-    known = {"previous_count": before, "is_first": before is None}
+    again = None if before is None else (last - first + 1) * max(0, count - max(before, 1))
+    known = {"previous_count": before, "redeliveries": again, "records": last - first + 1, "is_first": before is None}
     return {"group_id": "queue", "topic_id": "b3JkZXJzb3JkZXJzb3JkZQ", **place, **what, **known}
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grouptrail.share_state.deliveries import FIGURES, Deliveries, PartitionState, StateBatch
+from grouptrail.share_state.deliveries import Deliveries, PartitionState, StateBatch
+from grouptrail.storage.positions import CAME_BACK
 
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
 NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -48,7 +49,11 @@ def folded(*rows: Row) -> list[tuple[Any, ...]]:
     """Return the changes of rows in short: the offsets, state, count, count before, and whether it is the first."""
     deliveries = Deliveries()
     columns = ("first_offset", "last_offset", "delivery_state", "delivery_count", "previous_count", "is_first")
-    return [tuple(change[name] for name in columns) for row in rows for change in deliveries.add(row)]
+    changes = [change for row in rows for change in deliveries.add(row)]
+    for change in changes:
+        assert change["records"] == change["last_offset"] - change["first_offset"] + 1
+        assert (change["redeliveries"] is None) == (change["previous_count"] is None)
+    return [tuple(change[name] for name in columns) for change in changes]
 
 
 def figures(*rows: Row) -> tuple[Any, ...]:
@@ -56,7 +61,7 @@ def figures(*rows: Row) -> tuple[Any, ...]:
     deliveries = Deliveries()
     for row in rows:
         deliveries.add(row)
-    return tuple(rows[-1][name] for name in FIGURES)
+    return tuple(rows[-1][name] for name in CAME_BACK)
 
 
 def test_changes_of_a_record_that_is_released_twice_and_given_up_have_the_counts_before() -> None:
@@ -76,6 +81,19 @@ def test_changes_of_a_record_that_is_released_twice_and_given_up_have_the_counts
     assert figures(*rows[:2]) == (10, 1, 0)
     assert figures(*rows[:3]) == (1, 2, 4)
     assert figures(*rows) == (0, 0, None)
+
+
+def test_redeliveries_are_the_deliveries_after_the_first_of_each_record() -> None:
+    deliveries = Deliveries()
+    rows = [
+        snapshot(0),
+        record(1, (0, 9, ACKNOWLEDGED, 1)),
+        record(2, (10, 12, AVAILABLE, 1)),
+        record(3, (10, 11, AVAILABLE, 2), (13, 14, ARCHIVED, 3)),
+        record(4, (10, 12, ACKNOWLEDGED, 4)),
+    ]
+    found = [[change["redeliveries"] for change in deliveries.add(row)] for row in rows]
+    assert found == [[], [0], [0], [2, 4], [4, 3]]
 
 
 def test_changes_of_a_batch_over_several_states_are_those_of_each() -> None:

@@ -15,9 +15,9 @@ from grouptrail.kafka.errors import ClusterError, TopicMissingError
 from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
 from grouptrail.share_state import job
-from grouptrail.share_state.deliveries import FIGURES
 from grouptrail.share_state.job import Landing, ranges_to_read
 from grouptrail.share_state.rows import TABLE, decode_row, decoded_rows, encode_row
+from grouptrail.storage.positions import CAME_BACK
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.warehouse import Warehouse
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
@@ -229,7 +229,7 @@ def test_landing_fills_the_deliveries_of_records_that_landed_before_there_were_a
     before = Warehouse(str(tmp_path / "before"), "east")
     before.ensure(("share_group_state",))
     rows = warehouse.table("share_group_state").select("*")
-    columns = [name for name in rows[0] if name not in FIGURES]
+    columns = [name for name in rows[0] if name not in CAME_BACK]
     before.table("share_group_state").append_rows([{name: row[name] for name in columns} for row in rows[:3]])
     before.ensure(("share_deliveries",))
     landing(log, before).process(0)

@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from grouptrail.decode.rows import Row
+from grouptrail.storage.positions import CAME_BACK
 
 TABLE = "share_deliveries"
 
 AVAILABLE = 0
 _STATES = ("available", "acquired", "acknowledged", "archiving", "archived")
 """RecordState of Kafka's brokers, by its number."""
-
-FIGURES = ("awaiting_redelivery", "most_deliveries", "most_delivered_offset")
-"""The columns of `share_group_state` that sum up the state after a record."""
 
 _PLACE = ("record_partition", "record_offset", "record_at", "group_id", "topic_id", "partition")
 
@@ -123,9 +121,9 @@ class Deliveries:
     def add(self, row: Row) -> list[Row]:
         """Add the next row of `share_group_state` in its partition of the topic; return rows of `share_deliveries`.
 
-        The row gets the columns `FIGURES`, which rest on the records before it, too.
+        The row gets the columns `CAME_BACK`, which rest on the records before it, too.
         """
-        row |= dict.fromkeys(FIGURES)
+        row |= dict.fromkeys(CAME_BACK)
         if row["reason"] is not None:
             return []
         key = row["group_id"], row["topic_id"], row["partition"]
@@ -180,11 +178,14 @@ def _figures(state: PartitionState) -> Row:
 
 
 def _columns(change: Change) -> Row:
-    batch = change.batch
+    batch, before = change
+    records = batch.last - batch.first + 1
     return {
         "first_offset": batch.first,
         "last_offset": batch.last,
+        "records": records,
         "delivery_state": _STATES[batch.state] if 0 <= batch.state < len(_STATES) else str(batch.state),
         "delivery_count": batch.delivered,
-        "previous_count": change.previous_count,
+        "previous_count": before,
+        "redeliveries": None if before is None else records * max(0, batch.delivered - max(before, 1)),
     }
