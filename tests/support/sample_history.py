@@ -250,7 +250,12 @@ _ROWS: dict[str, Rows] = {
     "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
 }
 
-_NO_LOSS = dict.fromkeys(("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"))
+_ABSENT = dict.fromkeys(
+    (
+        *("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"),
+        *("awaiting_redelivery", "most_deliveries", "most_delivered_offset"),
+    )
+)
 _NO_CHANGE: dict[str, Any] = {
     **dict.fromkeys(
         ("status_then", "status", "severity_then", "severity", "lag_then", "lag", "members_then", "members")
@@ -307,13 +312,13 @@ ASKED: dict[str, tuple[str, Rows]] = {
                 "group_id": "audit", "topic": "orders", "partition": 1, "sampled_at": "2026-03-04T12:02:06Z",
                 **_NO_LAG, "lag": None, "lag_seconds": None, "status": "UNKNOWN",
                 "status_reason": "because UNKNOWN", "group_state": None, "problem": "broker 2 did not answer",
-                **_NO_LOSS,
+                **_ABSENT,
             },
             {
                 "group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": "2026-03-04T12:02:00Z",
                 **_NO_LAG, "committed_offset": 100, "log_end_offset": 150, "lag": 50, "lag_seconds": 5.0,
                 "status": "WARN", "status_reason": "because WARN", "group_state": None, "problem": None,
-                **_NO_LOSS,
+                **_ABSENT,
             },
         ],
     ),

@@ -52,10 +52,10 @@ SUMMARY = pa.schema(
 )
 """The columns of a summary, which has a row for each group and status of its positions (topic and partition).
 
-`positions` is their number, `lag`, `consume_rate`, `lost_records` and `awaiting_redelivery` (null but in share groups)
-are sums, `time_to_loss_seconds` is a minimum, and each other number is a maximum; `most_lag_seconds` that of `lag_seconds` with its error. `lag_is_least` and
-`lag_seconds_is_least` say that some position's is unknown, or in seconds only bounded. `lost_records` is null where a
-sample is too large to hold."""
+`positions` is their number, `lag`, `consume_rate`, `lost_records` and `awaiting_redelivery` (null but in share
+groups) are sums, `time_to_loss_seconds` is a minimum, and each other number is a maximum; `most_lag_seconds` that of
+`lag_seconds` with its error. `lag_is_least` and `lag_seconds_is_least` say that some position's is unknown, or in
+seconds only bounded. `lost_records` is null where a sample is too large to hold."""
 
 
 EXTENT = pa.schema({"group_id": pa.string(), "topic": pa.string(), "positions": pa.int64()})
