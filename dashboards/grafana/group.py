@@ -39,6 +39,7 @@ def dashboard() -> models.Dashboard:
         [
             Section("Now", _now()),
             Section("Lag", _lag()),
+            Section("Deliveries of share groups", _deliveries()),
             Section("State and members", _state()),
             Section("Rebalances", _rebalances()),
             Section("Partitions", _partitions()),
@@ -141,6 +142,39 @@ def _lag() -> list[Panel]:
             unit="s",
             thresholds=LOSS_THRESHOLDS,
             width=24,
+        ),
+    ]
+
+
+def _deliveries() -> list[Panel]:
+    no_share_group = "no share group"
+    return [
+        time_series(
+            "Deliveries by outcome",
+            "What became of a share group's records, per second. Available: they came back, and are delivered again. "
+            "Archived: rejected, given up after the last delivery, deleted, or no record to read.",
+            Query(
+                over_window("rate", "kafka_consumer_group_deliveries_total", GROUP_TOPIC),
+                "{{group}} {{topic}} {{outcome}}",
+            ),
+            unit="cps",
+            no_value=no_share_group,
+        ),
+        time_series(
+            "Redeliveries",
+            "Deliveries per second that were not the first one of their record.",
+            Query(over_window("rate", "kafka_consumer_group_redeliveries_total", GROUP_TOPIC), "{{group}} {{topic}}"),
+            unit="cps",
+            no_value=no_share_group,
+        ),
+        time_series(
+            "Records that came back",
+            "How many records wait for another delivery, or are in it, and how often the one of them was delivered "
+            "that was delivered most often.",
+            Query(latest("kafka_consumer_group_awaiting_redelivery", GROUP), "{{group}} waiting"),
+            Query(latest("kafka_consumer_group_most_deliveries", GROUP), "{{group}} most deliveries"),
+            unit="short",
+            no_value=no_share_group,
         ),
     ]
 

@@ -5,7 +5,7 @@
     offset_commits + brokers --log-offsets-> log_offsets
     brokers --cluster-> brokers, topics, topic_partitions, topic_configs, coordinators, cluster_info,
                          log_sizes
-    __share_group_state --share-state-> share_group_state
+    __share_group_state --share-state-> share_group_state, share_deliveries
     brokers' log files --broker-log-> broker_log_events, and what they prove in the history
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances,
                                    task_assignments, streams_topology, tombstone_checks
@@ -162,7 +162,7 @@ SHARE_STATE = Job(
     name="share-state",
     about="reads what share coordinators store of share groups' progress, if there are any",
     reads=("__share_group_state",),
-    writes=("share_group_state",),
+    writes=("share_group_state", "share_deliveries"),
     module="grouptrail.share_state.job",
     resumes_from_tables=True,
 )

@@ -23,6 +23,9 @@
 --   - {name: time_to_loss_seconds, type: double, null_means: "none is foreseen, or it is not known: see time_to_loss_reason", about: "seconds until retention deletes an unread record, at the earliest"}
 --   - {name: time_to_loss_most_seconds, type: double, null_means: no upper limit is known, about: at the latest}
 --   - {name: time_to_loss_reason, type: string, null_means: "a sample of an earlier version", about: "which setting deletes first, or why there is no figure"}
+--   - {name: awaiting_redelivery, type: bigint, null_means: "not a share group, or unknown", about: "how many records of a share group were delivered and came back"}
+--   - {name: most_deliveries, type: smallint, null_means: as awaiting_redelivery, about: "how often the one of these was delivered that was delivered most often; 0 without any"}
+--   - {name: most_delivered_offset, type: bigint, null_means: "as awaiting_redelivery, or there is none", about: its offset}
 -- example: SELECT * FROM current_lag WHERE status <> 'OK' ORDER BY lag DESC
 WITH recent AS (
   SELECT *, row_number() OVER (PARTITION BY group_id, topic, partition ORDER BY sampled_at DESC) AS place
@@ -63,7 +66,10 @@ SELECT
   recent.problem,
   recent.time_to_loss_seconds,
   recent.time_to_loss_most_seconds,
-  recent.time_to_loss_reason
+  recent.time_to_loss_reason,
+  recent.awaiting_redelivery,
+  recent.most_deliveries,
+  recent.most_delivered_offset
 FROM recent
 CROSS JOIN previous_round
 LEFT JOIN deleted ON deleted.group_id = recent.group_id

@@ -3,6 +3,7 @@ landed."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from grouptrail.config import Config
+from grouptrail.share_state.deliveries import PartitionState, StateBatch
 from grouptrail.storage.warehouse import Warehouse
 from grouptrail.wire.records import decode_record, encode_key, encode_value
 from grouptrail.wire.text import record_json
@@ -144,6 +146,50 @@ def test_share_state_job_lands_each_record_once_with_the_fields_that_kafka_print
                 [batch["firstOffset"], batch["lastOffset"], batch["deliveryState"], batch["deliveryCount"]]
                 for batch in data["stateBatches"]
             ]
+
+
+def test_delivery_states_are_those_of_kafkas_snapshots_and_counts_and_of_the_clients(
+    queued: Broker, cli: Cli, tmp_path: Path
+) -> None:
+    """Each snapshot has what the updates before it left; at each record Kafka counts as many complete ones."""
+    config = Config(kafka={"bootstrap.servers": queued.bootstrap}, warehouse=str(tmp_path))
+    succeeded(cli(config, "run", "--job", "share-state", "--once"))
+    warehouse = Warehouse(str(tmp_path), config.cluster)
+    states = defaultdict[tuple[str, int], PartitionState](lambda: PartitionState(is_whole=True))
+    starts = defaultdict[tuple[str, int], int](int)
+    compared = 0
+    for row in warehouse.table("share_group_state").select("*", "ORDER BY record_offset"):
+        at = row["group_id"], row["partition"]
+        if row["is_tombstone"]:
+            continue
+        batches = [StateBatch(*batch.values()) for batch in row["state_batches"]]
+        for batch in batches:
+            states[at].put(batch)
+        starts[at] = starts[at] if row["start_offset"] is None else row["start_offset"]
+        states[at].drop_before(starts[at])
+        if row["record_type"] == "snapshot" and batches:
+            assert states[at].batches == batches
+            compared += 1
+        complete = [batch for batch in states[at].batches if batch.state != AVAILABLE]
+        assert sum(batch.last - batch.first + 1 for batch in complete) == (row["delivery_complete_count"] or 0)
+        waiting = [batch for batch in states[at].batches if batch.state == AVAILABLE]
+        assert row["awaiting_redelivery"] == sum(batch.last - batch.first + 1 for batch in waiting)
+        assert row["most_deliveries"] == max((batch.delivered for batch in waiting), default=0)
+    assert compared > 3
+    changes = warehouse.table("share_deliveries").select("*", "ORDER BY record_offset, first_offset")
+    by_offset = defaultdict[int, list[tuple[str, int, int]]](list)
+    for row in changes:
+        assert not row["is_first"]
+        for offset in range(row["first_offset"], row["last_offset"] + 1):
+            if row["group_id"] == GROUP:
+                by_offset[offset].append((row["delivery_state"], row["delivery_count"], row["previous_count"]))
+    given_up = [("available", 1, 0), ("archived", 2, 1)]
+    said = {0: [("acknowledged", 1, 0)], 1: given_up, 2: [("archived", 1, 0)]}  # by the ways of _consume
+    last = max(by_offset)
+    assert len(by_offset) >= 30
+    assert {offset: way for offset, way in by_offset.items() if offset < last} == {
+        offset: said[offset % 3] for offset in by_offset if offset < last
+    }
 
 
 def test_lag_of_a_share_group_is_what_kafkas_tool_prints(queued: Broker, cli: Cli, tmp_path: Path) -> None:

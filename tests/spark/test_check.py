@@ -11,6 +11,7 @@ import pytest
 from grouptrail import contracts
 from grouptrail.config import Config
 from grouptrail.jobs import CLUSTER as CLUSTER_FACTS
+from grouptrail.jobs import SHARE_STATE
 from grouptrail.quality import check
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from grouptrail.storage.warehouse import Warehouse
@@ -60,7 +61,7 @@ def test_check_healthy_warehouse_has_no_failures_and_writes_data_docs(
     assert {one.table for one in checked} == contracts.tables().keys() - {
         "check_results",
         "broker_log_events",
-        "share_group_state",
+        *SHARE_STATE.writes,
         "streams_topology",
         "task_assignments",
         "tombstone_checks",

@@ -104,7 +104,7 @@ def test_spark_literal_of_any_text_is_read_back_unchanged(spark: SparkSession, t
     ("text", "message"),
     [
         ("SELECT * FROM offset_commit", "there is no table offset_commit: did you mean offset_commits?"),
-        ("SELECT * FROM topic_names", "nothing has landed in topic_names"),
+        ("SELECT * FROM tombstone_checks", "nothing has landed in tombstone_checks"),
         ("SELECT * FROM owner_at('billing', now())", "did you mean owners_at(group, time)?"),
         ("SELECT grop_id FROM offset_commits", "`group_id`"),
         ("SELECT (1 FROM offset_commits", "Syntax error"),

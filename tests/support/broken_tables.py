@@ -50,6 +50,11 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {**RECORD, "record_type": "odd", "value_version": None, "is_tombstone": False, "start_offset": -1},
         {**RECORD, "reason": "truncated", "fault_in": None, "read_at": None},
     ],
+    "share_deliveries": [
+        {**RECORD, "first_offset": 5, "last_offset": 4, "delivery_count": 1, "previous_count": 2, "is_first": False},
+        {**RECORD, "first_offset": 5, "last_offset": 5, "delivery_count": 1, "previous_count": 0, "is_first": True},
+        {**RECORD, "first_offset": 5, "last_offset": 5, "is_first": None},
+    ],
     "generations": [
         {"record_offset": 1, "generation": 5, "group_kind": "odd", "member_count": 3, "members": [], "skew": -1},
         {

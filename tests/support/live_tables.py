@@ -40,6 +40,7 @@ VERDICTS = {
 HIDDEN = "hidden"
 # A group without offsets, which the test deletes.
 DELETED = "deleted"
+_TOPIC_ID = "b3JkZXJz"
 _CAUSES = ("member_joined", "member_left", "member_expired")
 
 
@@ -80,6 +81,7 @@ def _lay_groups(config: Config, now: datetime) -> None:
     lay(config, "group_states", *({"group_id": it, "state": states.get(it, "Stable"), **since} for it in groups))
     generation = {"generation": 7, **since}
     lay(config, "generations", *({"group_id": it, "member_count": members.get(it, 3), **generation} for it in groups))
+    lay(config, "topic_names", {"topic_id": _TOPIC_ID, "topic": TOPIC})
     lay(config, "history_positions", {"record_partition": 7, "processed_to": 0})
     checks = [("consumer_lag", False), ("offset_commits", True)]
     columns = {"cluster": "default", "table_name": "", "success": True, "checked_at": now}
@@ -118,6 +120,9 @@ def _append(config: Config, now: datetime, number: int) -> None:
     lay(config, "consumer_lag", *samples)
     commit = {"record_offset": number, "commit_at": now}
     lay(config, "offset_commits", *({"group_id": group, **commit} for group in VERDICTS))
+    change = {"group_id": WEIRD, "topic_id": _TOPIC_ID, "record_offset": number, "is_first": False}
+    delivered = {"delivery_state": "available", "records": 2, "redeliveries": 1}
+    lay(config, "share_deliveries", {**change, **delivered})
     rebalancing = ("stormy", "fine") if number < 2 else ("stormy",)
     lay(config, "rebalances", *(_rebalance(group, now, number) for group in rebalancing))
     lay(
@@ -159,7 +164,9 @@ def _sample(group: str, partition: int, now: datetime, number: int) -> dict[str,
         return row | {"problem": "broker 2 did not answer"}
     lag = {"OK": 5, "WARN": 800, "STALL": 900}.get(verdict, 3_900)
     committed = 980 if verdict == "STOP" else end - lag
+    came_back = {"awaiting_redelivery": 2, "most_deliveries": 3, "delivery_complete_count": 0}
     return row | {
+        **(came_back if group == WEIRD else {}),
         "committed_offset": committed,
         "commit_at": now - timedelta(seconds=2),
         "log_start_offset": start,

@@ -95,7 +95,27 @@ def _coordinated(epoch: int, broker: int | None, since: float | None, until: flo
     return {"record_partition": 9, "leader_epoch": epoch, "broker_id": broker, "first_offset": 10 * epoch, **times}
 
 
+def _delivered(offsets: tuple[int, int], state: str, count: int, before: int | None, minute: float) -> dict[str, Any]:
+    place = {"record_partition": 3, "record_offset": int(minute * 100), "record_at": at(minute), "partition": 0}
+    first, last = offsets
+    what = {"first_offset": first, "last_offset": last, "delivery_state": state, "delivery_count": count}
+    again = None if before is None else (last - first + 1) * max(0, count - max(before, 1))
+    known = {"previous_count": before, "redeliveries": again, "records": last - first + 1, "is_first": before is None}
+    return {"group_id": "queue", "topic_id": "b3JkZXJzb3JkZXJzb3JkZQ", **place, **what, **known}
+
+
 _ROWS: dict[str, Rows] = {
+    "topic_names": [
+        {"topic_id": "b3JkZXJzb3JkZXJzb3JkZQ", "topic": "orders", "learned_from": "broker", "learned_at": at(0)},
+    ],
+    "share_deliveries": [
+        _delivered((0, 1), "archived", 4, None, 0),
+        _delivered((2, 9), "acknowledged", 1, 0, 0.1),
+        _delivered((10, 12), "available", 1, 0, 0.2),
+        _delivered((10, 11), "acknowledged", 2, 1, 0.3),
+        _delivered((12, 12), "archived", 3, 1, 1),
+        _delivered((13, 13), "archived", 1, 0, 1.1),
+    ],
     "consumer_lag": [
         _lag("billing", 0, 0, "OK", 0),
         _lag("billing", 0, 2, "WARN", 50, committed_offset=100, log_end_offset=150),
@@ -271,7 +291,12 @@ _ROWS: dict[str, Rows] = {
     "ingest_progress": [_progress(3, 50, 5, 0), _progress(3, 20, 3, 1), _progress(7, 19, 0, 2)],
 }
 
-_NO_LOSS = dict.fromkeys(("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"))
+_ABSENT = dict.fromkeys(
+    (
+        *("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"),
+        *("awaiting_redelivery", "most_deliveries", "most_delivered_offset"),
+    )
+)
 _NO_CHANGE: dict[str, Any] = {
     **dict.fromkeys(
         ("status_then", "status", "severity_then", "severity", "lag_then", "lag", "members_then", "members")
@@ -328,13 +353,13 @@ ASKED: dict[str, tuple[str, Rows]] = {
                 "group_id": "audit", "topic": "orders", "partition": 1, "sampled_at": "2026-03-04T12:02:06Z",
                 **_NO_LAG, "lag": None, "lag_seconds": None, "status": "UNKNOWN",
                 "status_reason": "because UNKNOWN", "group_state": None, "problem": "broker 2 did not answer",
-                **_NO_LOSS,
+                **_ABSENT,
             },
             {
                 "group_id": "billing", "topic": "orders", "partition": 0, "sampled_at": "2026-03-04T12:02:00Z",
                 **_NO_LAG, "committed_offset": 100, "log_end_offset": 150, "lag": 50, "lag_seconds": 5.0,
                 "status": "WARN", "status_reason": "because WARN", "group_state": None, "problem": None,
-                **_NO_LOSS,
+                **_ABSENT,
             },
         ],
     ),
@@ -493,6 +518,29 @@ ASKED: dict[str, tuple[str, Rows]] = {
         [
             {"group_id": "billing", "cause": cause, "rebalances": count}
             for cause, count in (("group_started", 1), ("member_joined", 2), ("member_left", 2))
+        ],
+    ),
+    "deliveries_by_minute": (
+        f"SELECT * FROM deliveries_by_minute('{EVER}') ORDER BY minute",
+        [
+            {
+                "minute": f"2026-03-04T12:0{minute}:00Z", "group_id": "queue", "topic": "orders", "partition": 0,
+                "acknowledged": acknowledged, "came_back": came_back, "archived": archived, "redeliveries": again,
+            }
+            for minute, acknowledged, came_back, archived, again in ((0, 10, 3, 0, 2), (1, 0, 0, 2, 2))
+        ],
+    ),
+    "poison_records": (
+        f"SELECT * FROM poison_records(2, '{EVER}') ORDER BY first_offset",
+        [
+            {
+                "archived_at": archived_at, "group_id": "queue", "topic": "orders", "partition": 0,
+                "first_offset": first, "last_offset": last, "records": last - first + 1, "deliveries": deliveries,
+                "is_first": is_first,
+            }
+            for archived_at, first, last, deliveries, is_first in (
+                ("2026-03-04T12:00:00Z", 0, 1, 4, True), ("2026-03-04T12:01:00Z", 12, 12, 3, False),
+            )
         ],
     ),
     "rebalances_by_hour": (

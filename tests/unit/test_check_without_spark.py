@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from grouptrail import cli, contracts
 from grouptrail.config import Config, load_config
 from grouptrail.jobs import CLUSTER as CLUSTER_FACTS
+from grouptrail.jobs import SHARE_STATE
 from grouptrail.quality import check
 from grouptrail.quality.results import TableResult
 from grouptrail.quality.snapshot import take
@@ -87,8 +88,8 @@ def test_check_healthy_warehouse_has_no_failures(config: Config) -> None:
     (Path(config.warehouse) / "check_results").rename(Path(config.warehouse).parent / "clustered")
     results = checked(config)
     assert [(table.table, result) for table in results.values() for result in table.failures] == []
-    later = {"check_results", "broker_log_events", "share_group_state", "streams_topology"}
-    later |= {"task_assignments", "tombstone_checks", *CLUSTER_FACTS.writes}
+    later = {"check_results", "broker_log_events", *SHARE_STATE.writes, *CLUSTER_FACTS.writes}
+    later |= {"streams_topology", "task_assignments", "tombstone_checks"}
     assert results.keys() == contracts.tables().keys() - later
     assert results["generations"].rows == 9
     late = checked(config, "consumer_lag", since=at(0) + timedelta(days=999))

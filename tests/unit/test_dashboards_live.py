@@ -249,6 +249,7 @@ def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
         ("ConsumerGroupStopped", "stopped"),
         ("ConsumerGroupStalled", "stalled"),
         ("ConsumerGroupRewound", "rewound"),
+        ("ConsumerGroupPoisonRecord", live_tables.WEIRD),
         ("ConsumerGroupLagUnknown", "unknown"),
         ("ConsumerGroupLostRecords", "stopped"),
         ("ConsumerWillLoseData", "stopped"),

@@ -96,6 +96,39 @@ def test_families_values_match_the_tables(config: Config) -> None:
     assert figures(served, "grouptrail_last_stable_offset_lag") == {("9",): 2}
 
 
+def test_deliveries_of_share_groups_are_counted_by_outcome_from_what_changed_since_reading_began(
+    config: Config,
+) -> None:
+    """Of a topic whose name is not known yet nothing is served; other groups have none of these series."""
+    shared = {"group_id": "queue", "delivery_complete_count": 3}
+    lay(
+        config,
+        "consumer_lag",
+        lag_row(0),
+        lag_row(0, **shared, awaiting_redelivery=2, most_deliveries=3),
+        lag_row(1, **shared, awaiting_redelivery=1, most_deliveries=1),
+    )
+    lay(config, "topic_names", {"topic_id": "b3JkZXJz", "topic": "orders"})
+    change = {"group_id": "queue", "topic_id": "b3JkZXJz", "record_offset": 1, "partition": 0, "is_first": False}
+    lay(
+        config,
+        "share_deliveries",
+        {**change, "delivery_state": "archived", "records": 50, "redeliveries": None, "is_first": True},
+        {**change, "delivery_state": "acknowledged", "records": 7, "redeliveries": 0},
+        {**change, "delivery_state": "available", "records": 2, "redeliveries": 3, "record_offset": 2},
+        {**change, "delivery_state": "acknowledged", "records": 1, "redeliveries": 1, "record_partition": 8},
+        {**change, "delivery_state": "acknowledged", "records": 9, "redeliveries": 9, "topic_id": "other"},
+    )
+    served = families(snapshot_reader(config).read())
+    assert figures(served, "kafka_consumer_group_deliveries_total") == {
+        ("queue", "orders", "acknowledged"): 8,
+        ("queue", "orders", "available"): 2,
+    }
+    assert figures(served, "kafka_consumer_group_redeliveries_total") == {("queue", "orders"): 4}
+    assert figures(served, "kafka_consumer_group_awaiting_redelivery") == {("queue",): 3}
+    assert figures(served, "kafka_consumer_group_most_deliveries") == {("queue",): 3}
+
+
 def test_catch_up_seconds_null_with_known_rates_is_infinite(config: Config) -> None:
     """Null in the table means either never at these rates or unknown: only the latter has null rates."""
     unknown = {"catch_up_seconds": None, "consume_rate": None}

@@ -195,6 +195,42 @@ def test_status_of_a_share_group_is_stop_where_nothing_is_acknowledged_while_rec
     assert (found[0], found[-1]) == ("OK", "STOP")
 
 
+def test_status_of_a_share_group_is_warn_while_a_record_comes_back_again_and_others_are_done(config: Config) -> None:
+    lag, found = new_state(config), []
+    for number in range(20):
+        came_back = {"awaiting_redelivery": 1, "most_deliveries": 1 + number // 5, "most_delivered_offset": 57}
+        state(config, number * 20 - 1, 50, 7 + number, **came_back)
+        [row] = lag_of(lag, config, log(number * 20, 58 + number))
+        found.append((row["most_deliveries"], row["status"], row["rule"]))
+    assert found[4] == (1, "OK", "KEPT_UP")
+    assert set(found[5:]) == {(count, "WARN", "REDELIVERED") for count in (2, 3, 4)}
+    assert (row["awaiting_redelivery"], row["most_delivered_offset"], row["status_reason"]) == (
+        1,
+        57,
+        "offset 57 was delivered 4 times and came back each time; 1 wait for another delivery, 1 unread",
+    )
+
+
+def test_status_of_a_share_group_whose_records_all_come_back_is_stall_once_nothing_was_done_for_long(
+    config: Config,
+) -> None:
+    lag, found = new_state(config), []
+    for number in range(20):
+        came_back = {"awaiting_redelivery": 9, "most_deliveries": number, "most_delivered_offset": 50}
+        state(config, number * 20 - 1, 50, 0, **came_back)
+        [row] = lag_of(lag, config, log(number * 20, 59))
+        found.append(row["status"])
+    assert (found[2], found[-1]) == ("WARN", "STALL")
+    assert row["status_reason"] == "nothing completed from offset 50 for 380 s, 9 unread"
+
+
+def test_reason_of_a_share_group_speaks_of_acknowledgements(config: Config) -> None:
+    lag = new_state(config)
+    state(config, -5, 50, 0)
+    rows = [lag_of(lag, config, log(seconds, 100 + seconds))[0] for seconds in range(0, 700, 20)]
+    assert rows[-1]["status_reason"].startswith("nothing acknowledged or returned for 685 s, 730 unread")
+
+
 def test_status_of_a_share_group_with_a_record_that_nobody_can_process_is_not_a_clients_habit(config: Config) -> None:
     """One record is left at every pause: it waits, and is no commit of the last offset."""
     lag, statuses = new_state(config), []

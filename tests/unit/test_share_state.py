@@ -16,7 +16,9 @@ from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
 from grouptrail.share_state import job
 from grouptrail.share_state.job import Landing, ranges_to_read
-from grouptrail.share_state.rows import decode_row, encode_row, rows_of
+from grouptrail.share_state.rows import TABLE, decode_row, decoded_rows, encode_row
+from grouptrail.storage.positions import CAME_BACK
+from grouptrail.storage.schema import table_schema
 from grouptrail.storage.warehouse import Warehouse
 from grouptrail.wire.records import Key, Value, encode_key, encode_value
 from support.wire_vectors import SHARE_RECORDS, Vector
@@ -34,10 +36,17 @@ def update(start_offset: int, *, group: str = "queue", epoch: int = 0) -> tuple[
     return encode_key(key), value
 
 
+def as_stored(key: bytes | None, value: bytes | None) -> dict[str, Any]:
+    """Return the row of a record as the table returns it."""
+    schema = table_schema(TABLE, without=("cluster", "read_at"))
+    [row] = pa.Table.from_pylist(decoded_rows([records((key, value))]), schema).to_pylist()
+    return dict(row)
+
+
 @pytest.mark.parametrize("vector", SHARE_RECORDS, ids=lambda vector: vector.name)
 def test_row_of_each_vector_fits_the_table_and_encodes_to_the_same_bytes(vector: Vector) -> None:
     row = decode_row(vector.key, vector.value)
-    [stored] = rows_of([records((vector.key, vector.value))]).to_pylist()
+    stored = as_stored(vector.key, vector.value)
     assert encode_row(stored) == encode_row(row) == (vector.key, vector.value)
     if "error" in vector.expected:
         assert stored["reason"] is not None
@@ -73,8 +82,7 @@ def test_row_of_a_record_that_cannot_be_decoded_keeps_its_bytes_and_what_is_know
 
 @given(st.binary(max_size=40) | st.none(), st.binary(max_size=60) | st.none())
 def test_row_of_any_bytes_encodes_to_them(key: bytes | None, value: bytes | None) -> None:
-    [row] = rows_of([records((key, value))]).to_pylist()
-    assert encode_row(row) == (key, value)
+    assert encode_row(as_stored(key, value)) == (key, value)
 
 
 LOGS = st.dictionaries(
@@ -147,10 +155,16 @@ def landed(warehouse: Warehouse) -> list[tuple[int, int]]:
     return [(row["record_offset"], row["start_offset"]) for row in rows]
 
 
+def deliveries(warehouse: Warehouse) -> list[tuple[Any, ...]]:
+    columns = ("record_offset", "first_offset", "last_offset", "previous_count", "is_first")
+    rows = warehouse.table("share_deliveries").select(", ".join(columns), "ORDER BY record_offset, first_offset")
+    return [tuple(row[name] for name in columns) for row in rows]
+
+
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     warehouse = Warehouse(str(tmp_path), "east")
-    warehouse.ensure(("share_group_state",))
+    warehouse.ensure(("share_group_state", "share_deliveries"))
     return warehouse
 
 
@@ -175,7 +189,53 @@ def test_landing_each_record_is_written_once_also_after_a_restart_and_a_failed_a
     log.pairs.append(update(5))
     assert not landing(log, warehouse).process(0)
     assert landed(warehouse) == [(offset, offset) for offset in range(6)]
+    # Each update acknowledges an offset that the one before had acknowledged, and one more.
+    assert deliveries(warehouse) == [
+        (0, 0, 1, None, False),
+        *((offset, offset + 1, offset + 1, None, False) for offset in range(1, 6)),
+    ]
     assert landed(Warehouse(warehouse.location, "west")) == []
+
+
+def test_landing_writes_deliveries_once_if_it_is_stopped_before_their_records_are_landed(
+    warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(update(0), update(1))
+    stopped = landing(log, warehouse)
+    stopped.process(0)
+    log.pairs.append(update(2))
+
+    def stop(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(stopped._table, "append", stop)
+    with pytest.raises(OSError, match="no space"):
+        stopped.process(1)
+    assert len(landed(warehouse)) == 2
+    before = deliveries(warehouse)
+    assert [row[0] for row in before] == [0, 1, 2]
+    log.pairs.append(update(3))
+    landing(log, warehouse).process(0)
+    assert [offset for offset, _ in landed(warehouse)] == [0, 1, 2, 3]
+    assert deliveries(warehouse) == [*before, (3, 4, 4, None, False)]
+
+
+def test_landing_fills_the_deliveries_of_records_that_landed_before_there_were_any(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    log = Log(*(update(offset) for offset in range(4)))
+    landing(log, warehouse).process(0)
+    expected = deliveries(warehouse)
+    before = Warehouse(str(tmp_path / "before"), "east")
+    before.ensure(("share_group_state",))
+    rows = warehouse.table("share_group_state").select("*")
+    columns = [name for name in rows[0] if name not in CAME_BACK]
+    before.table("share_group_state").append_rows([{name: row[name] for name in columns} for row in rows[:3]])
+    before.ensure(("share_deliveries",))
+    landing(log, before).process(0)
+    assert deliveries(before) == expected
+    landing(log, before).process(0)
+    assert deliveries(before) == expected
 
 
 def test_landing_passes_over_records_that_the_coordinator_has_deleted(warehouse: Warehouse) -> None:

@@ -116,6 +116,18 @@ def test_verdict_of_a_group_that_left_rests_on_how_its_members_did(config: Confi
     ]
 
 
+def test_verdict_of_a_share_group_rests_on_its_deliveries(config: Config) -> None:
+    came_back = {"awaiting_redelivery": 2, "most_deliveries": 4, "most_delivered_offset": 75}
+    row = judged(VerdictRule.REDELIVERED, 11, delivery_complete_count=30, lag=20, **came_back)
+    lay(config, "consumer_lag", row)
+    answer = said(config)
+    assert (answer["status"], answer["rule"]) == ("WARN", "REDELIVERED")
+    assert [(one["source"], one["shows"]) for one in answer["evidence"]][::3] == [
+        ("record", "start offset 70, 30 after it complete, 2 came back, of which offset 75 was delivered 4 times"),
+        ("sample", "nothing acknowledged or returned for 540 s while a record waited"),
+    ]
+
+
 def test_verdict_as_text_has_reason_rule_and_evidence(config: Config) -> None:
     lines = said(config, format="table").splitlines()
     assert lines[0] == "billing: big-orders-3, 2026-03-04 12:10:00 UTC"

@@ -334,3 +334,27 @@ def test_groups_without_time_to_loss_have_no_column_for_it(tmp_path: Path) -> No
     assert "Loss in" not in site.get("/")
     [partition] = json.loads(site.get("/api/v1/topics/orders"))["partitions"]
     assert partition["time_to_loss_seconds"] is None
+
+
+def test_page_of_a_share_group_speaks_of_deliveries_and_shows_what_came_back(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    came_back = {"awaiting_redelivery": 2, "most_deliveries": 4, "most_delivered_offset": 97}
+    shared = {"group_id": "queue", "delivery_complete_count": 7, **came_back}
+    lay(config, "consumer_lag", lag_row(1, **shared), lag_row(1, group_id="billing"))
+    for table in ("rebalances", "memberships", "partition_ownership", "ingest_progress"):
+        lay(config, table)
+    for group, kind in (("queue", "share"), ("billing", "consumer")):
+        lived = {"group_id": group, "group_kind": kind, "generation": 4, "is_open": True, "open_bucket": 0}
+        lay(config, "generations", {**lived, "members": []})
+        lay(config, "group_states", {**lived, "state": "Stable"})
+    site = Site(config)
+    page, other = site.get("/groups/queue"), site.get("/groups/billing")
+    assert 'title="offset 97 was delivered 4 times">2</td>' in page
+    for words in ("Came back", "Last acknowledgement or return", "Start, and the log"):
+        assert words in page
+        assert words not in other
+    for words in ("Committed", "Last commit"):
+        assert words not in page
+        assert words in other
+    [row] = json.loads(site.get("/api/v1/groups/queue"))["partitions"]
+    assert {name: row[name] for name in shared if name in row} == {**came_back, "delivery_complete_count": 7}

@@ -199,6 +199,8 @@ def _lag_of_groups(summary: pa.Table) -> dict[str, pa.Table]:
         "max_lag_error_seconds": pc.subtract(groups["most_lag_seconds"], groups["lag_seconds"]),
         "max_catch_up_seconds": groups["catch_up_seconds"],
         "min_time_to_loss_seconds": groups["time_to_loss_seconds"],
+        "awaiting_redelivery": groups["awaiting_redelivery"],
+        "most_deliveries": groups["most_deliveries"],
         "last_commit_timestamp_seconds": pc.divide(pc.cast(groups["commit_at"], pa.int64()), 1e6),
     }
     rows = {name: pa.table({"group": group, "value": value}) for name, value in values.items()}
@@ -216,6 +218,7 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
     groups = _with_group(snapshot.groups)
     rebalances = _with_group(snapshot.rebalances)
     intervals = _with_group(snapshot.intervals)
+    deliveries = _with_group(snapshot.deliveries)
     rows = {
         "info": groups.append_column("value", _ones(len(groups))),
         "owner_info": _with_group(snapshot.owners).append_column("value", _ones(len(snapshot.owners))),
@@ -226,6 +229,8 @@ def _history(snapshot: Snapshot) -> dict[str, pa.Table]:
         "partitions_moved_total": grouped(rebalances, ["group"], "moved", "sum"),
         "last_rebalance_timestamp_seconds": _valued(intervals, "last_at"),
         "rebalance_interval_seconds": intervals,
+        "deliveries_total": _valued(deliveries, "records"),
+        "redeliveries_total": grouped(deliveries, ["group", "topic"], "redeliveries", "sum"),
         "offset_commits_total": grouped(_with_group(snapshot.commits), ["group"], "count", "sum"),
     }
     return {f"kafka_consumer_group_{name}": table for name, table in rows.items()}

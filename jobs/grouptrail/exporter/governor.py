@@ -26,6 +26,12 @@ _FINER = {"partition": (), "topic": ("partition",), "group": ("partition", "topi
 _OPT_IN = {"kafka_consumer_group_owner_info": "owner_info", "kafka_consumer_group_readable_lag": "readable_lag"}
 """The settings of families that are served only if they are set."""
 
+_OF_OTHER_ROWS = (
+    *("kafka_consumer_group_owner_info", "kafka_consumer_group_deliveries_total"),
+    "kafka_consumer_group_redeliveries_total",
+)
+"""The families with the label topic whose rows are not made from those of lag."""
+
 # The maximum number of series with `group="other"`, in our metrics and again in their aliases.
 _OTHER_SERIES = 16
 # Their labels are our own words, and the cluster's name.
@@ -152,7 +158,7 @@ def _fine_enough(families: Iterable[Family], config: ExporterConfig) -> list[Fam
 def _allowed(snapshot: Snapshot, config: ExporterConfig) -> Snapshot:
     """Return the snapshot of the allowed groups and topics; the same object if all are allowed."""
     groups = _groups(snapshot)
-    of_topics = {name: getattr(snapshot, name) for name in ("lag", "extent", "owners")}
+    of_topics = {name: getattr(snapshot, name) for name in ("lag", "extent", "owners", "deliveries")}
     topics = {topic for rows in of_topics.values() for topic in pc.unique(rows["topic"]).to_pylist()}
     kept_groups = {group for group in groups if is_allowed(group, config.allow_groups, config.deny_groups)}
     kept_topics = {topic for topic in topics if is_allowed(topic, config.allow_topics, config.deny_topics)}
@@ -223,7 +229,7 @@ def _costs(
 def _is_of_lag(family: Family) -> bool:
     """Return whether a family's rows are made from those of lag, which a snapshot may lack."""
     labels = {*family.labels.values()}
-    return "topic" in labels and "member_id" not in labels
+    return "topic" in labels and family.name not in _OF_OTHER_ROWS
 
 
 def _row_series(family: Family) -> pa.Array:

@@ -12,13 +12,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.calculator import TABLE
-from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, PartitionIndex, at_numbers, floats, ints, moment, whole
+from grouptrail.lag.index import (
+    MICROS,
+    UNKNOWN,
+    Bools,
+    Ints,
+    PartitionIndex,
+    at_numbers,
+    floats,
+    ints,
+    moment,
+    valid,
+    whole,
+)
 from grouptrail.lag.offsets import SAMPLES_TO_KEEP_UP, are_of_other_log, keeps_up, matching, not_deleted
 from grouptrail.lag.verdict import CAUGHT_UP, PositionSample, Thresholds, judge, stop_seconds_of
 from grouptrail.lag.window import Window
 from grouptrail.query.errors import QueryError
 from grouptrail.query.fitted_table import LONGEST_NAME, shortened
 from grouptrail.query.formats import RowsFormat, console_on, write_rows, write_table
+from grouptrail.storage.positions import CAME_BACK
 from grouptrail.storage.schema import columns_of
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -28,16 +41,9 @@ if TYPE_CHECKING:
     from grouptrail.config.job_settings import LagSettings
 
 _COLUMNS = (
-    *("group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at"),
-    *(
-        "log_start_offset",
-        "log_end_offset",
-        "lag",
-        "lost_records",
-        "lag_seconds",
-        "silent_seconds",
-        "usual_wait_seconds",
-    ),
+    *("group_id", "topic", "partition", "sampled_at", "committed_offset", "delivery_complete_count", "commit_at"),
+    *("log_start_offset", "log_end_offset", "lag", "lost_records"),
+    *("lag_seconds", "silent_seconds", "usual_wait_seconds", *CAME_BACK),
     *("status", "status_reason", "group_state", "problem"),
 )
 _STORED = columns_of(TABLE, _COLUMNS)
@@ -99,14 +105,17 @@ def replay(
         then = at_numbers(earlier_ends.pop(0), partitions)
         earlier_ends.append(np.full(index.partition_count, UNKNOWN))
         earlier_ends[-1][partitions] = ends
+        are_shared = valid(rows["delivery_complete_count"])
+        complete = np.where(are_shared, ints(rows["delivery_complete_count"]), 0)
+        consumed = np.where(committed == UNKNOWN, UNKNOWN, committed + complete)
         window.start_sample(at, index.position_count)
         window.put(
             numbers,
             partitions,
-            committed=committed,
+            committed=consumed,
             committed_at=committed_at,
             lag=readable,
-            keeps_up=keeps_up(committed, readable, then),
+            keeps_up=keeps_up(consumed, readable, then),
         )
         seconds, silent = (floats(rows[name]) for name in ("lag_seconds", "silent_seconds"))
         quiet = np.where(committed_at == UNKNOWN, np.nan, (at - committed_at) / MICROS)
@@ -127,6 +136,10 @@ def replay(
                 held_back=_held_back(rows),
                 usual_seconds=floats(rows["usual_wait_seconds"]),
                 stop_seconds=stop_seconds_of(whole(rows["group_id"]), thresholds, group_stop_seconds),
+                are_shared=are_shared,
+                awaiting_redelivery=ints(rows["awaiting_redelivery"]),
+                most_deliveries=ints(rows["most_deliveries"]),
+                most_delivered_offset=ints(rows["most_delivered_offset"]),
             ),
             thresholds,
         )

@@ -61,6 +61,7 @@ from grouptrail.lag.seconds import LogEnds, LogEndSample, Written
 from grouptrail.lag.unread import MOST_QUERIES, FetchRecords, UnreadOffsets, UnreadQuery
 from grouptrail.lag.verdict import PositionSample, Thresholds, Verdict, judge, stop_seconds_of
 from grouptrail.lag.window import Window
+from grouptrail.storage.positions import CAME_BACK
 from grouptrail.storage.schema import ADMIN, columns_of, compact, table_schema
 
 TABLE = "consumer_lag"
@@ -736,6 +737,7 @@ class LagCalculator:
             "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(entries), np.int32), [self._cluster]),
             **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
             "delivery_complete_count": _or_null(ints(commits["delivery_complete_count"])),
+            **{name: whole(commits[name].cast(ROWS.field(name).type)) for name in CAME_BACK},
             "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
             "last_stable_offset": whole(logs["last_stable_offset"]),
@@ -875,6 +877,10 @@ class LagCalculator:
             stop_seconds=context.stop_seconds[entries.groups],
             uncommitted=lag.uncommitted,
             pauses_with_one_left=lag.pauses_with_one_left,
+            are_shared=entries.are_shared,
+            awaiting_redelivery=ints(entries.commits["awaiting_redelivery"]),
+            most_deliveries=ints(entries.commits["most_deliveries"]),
+            most_delivered_offset=ints(entries.commits["most_delivered_offset"]),
         )
         return silent, (usual, last_wait), judge(self._window, now, self._rules.thresholds)
 

@@ -235,9 +235,11 @@ class Texts:
         return pa.array(self._number, mask=self._number == UNKNOWN)
 
 
-def sentences(*parts: str | Ints | Floats) -> pa.Array:
-    """Return a text for each entry, of parts that all share and of numbers, which are rounded to whole ones."""
-    columns = [part if isinstance(part, str) else pc.cast(pa.array(_rounded(part)), pa.string()) for part in parts]
+def sentences(*parts: str | pa.Array | Ints | Floats) -> pa.Array:
+    """Return a text for each entry, of texts that all share or of each, and of numbers, rounded to whole ones."""
+    columns = [
+        part if isinstance(part, str | pa.Array) else pc.cast(pa.array(_rounded(part)), pa.string()) for part in parts
+    ]
     return pc.binary_join_element_wise(*columns, "")
 
 

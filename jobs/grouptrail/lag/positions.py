@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from grouptrail.lag.clocks import of_partitions
 from grouptrail.lag.index import UNKNOWN, Ints, at_numbers, ints, ranks, whole
-from grouptrail.storage.positions import updated
+from grouptrail.storage.positions import CAME_BACK, updated
 from grouptrail.storage.schema import columns_of, compact, table_schema
 
 TABLE = "committed_offsets"
@@ -29,7 +29,9 @@ OF_TABLE = compact(COMMITS)
 COMPLETE = pa.field("delivery_complete_count", pa.int64())
 """Of share groups: how many records from the offset on need no delivery any more, `UNKNOWN` if that is not kept; null
 for other groups."""
-READ = compact(COMMITS.append(COMPLETE))
+_SHARED = pa.schema([COMPLETE, *((name, pa.int64()) for name in CAME_BACK)])
+"""What only share groups have; the records that came back are null where nothing is known of them."""
+READ = compact(pa.schema([*COMMITS, *_SHARED]))
 """The columns of the rows that are kept."""
 CHECKS = "tombstone_checks"
 CHECKED = columns_of(
@@ -149,7 +151,8 @@ def _by_position(commits: pa.Table) -> pa.Table:
 
 def _as_read(commits: pa.Table) -> pa.Table:
     if COMPLETE.name not in commits.column_names:
-        commits = commits.append_column(COMPLETE, pa.nulls(len(commits), COMPLETE.type))
+        for field in _SHARED:
+            commits = commits.append_column(field, pa.nulls(len(commits), field.type))
     return commits.cast(READ)
 
 
@@ -188,6 +191,7 @@ def from_progress(progress: pa.Table, first_number: int) -> pa.Table:
         "is_transactional": pa.array(np.full(len(progress), False)),
         "is_tombstone": progress["is_tombstone"],
         COMPLETE.name: counts,
+        **{name: progress[name] for name in CAME_BACK},
     }
     columns = [given.get(field.name, pa.nulls(len(progress), field.type)) for field in READ]
     return pa.table(columns, names=READ.names).cast(READ)

@@ -25,6 +25,8 @@ from grouptrail.lag.window import Window
 
 _CAUGHT_UP, _NOTHING_LEFT = "lag is not above", "nothing is left to read"
 _KEPT_UP = "had read all that was there two samples before"
+# A record that came back from so many deliveries is no accident of one client.
+_OFTEN = 2
 CAUGHT_UP = (_CAUGHT_UP, _NOTHING_LEFT)
 """How the reasons of the rule on `allowed_lag` begin."""
 
@@ -81,6 +83,9 @@ class VerdictRule(Enum):
         "the committed offset went back within the window, and is still lower than it was",
         "the committed offset did not go back within the window, or has caught up with where it was",
     )
+    REDELIVERED = _RuleText(
+        "WARN", "a record of a share group has been delivered twice or more, and came back each time"
+    )
     SILENT_AS_USUAL = _RuleText(
         "OK", "no commit for `stop_seconds`, but no longer than usual for this position or its group"
     )
@@ -128,7 +133,9 @@ class PositionSample:
     comes while records wait, here or, with `is_usual_of_group`, in the group's other partitions. `stop_seconds`
     replaces the threshold. `held_back` says why the decoded commits are not up to date (None: all are).
     `without_records` counts the unread offsets that hold no record, `uncommitted` the records of a partition to which
-    the group has not committed yet; `UNKNOWN` where it has.
+    the group has not committed yet; `UNKNOWN` where it has. `are_shared`: of share groups, of which some records came
+    back from a delivery: how many wait for another one, how often the one with `most_delivered_offset` was delivered;
+    `UNKNOWN` where that is not known.
     """
 
     positions: Ints
@@ -148,6 +155,18 @@ class PositionSample:
     stop_seconds: Floats | None = None
     uncommitted: Ints | None = None
     pauses_with_one_left: Ints | None = None
+    are_shared: Bools | None = None
+    awaiting_redelivery: Ints | None = None
+    most_deliveries: Ints | None = None
+    most_delivered_offset: Ints | None = None
+
+    def quiet(self, at: Ints) -> tuple[str | pa.Array | Floats, ...]:
+        """Return the parts of a sentence that say for how long no commit has come, in words of the group's kind."""
+        silent = "no commit for "
+        if self.are_shared is not None:
+            words = np.where(self.are_shared[at], "nothing acknowledged or returned for ", silent)
+            return pa.array(words, pa.string()), self.commit_seconds[at], " s"
+        return silent, self.commit_seconds[at], " s"
 
     @property
     def silent_seconds(self) -> Floats:
@@ -272,7 +291,7 @@ def judge(window: Window, now: PositionSample, thresholds: Thresholds) -> Verdic
 
 def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_Rule]:
     """Return the first rules for positions with more than `allowed_lag`; the first that holds decides."""
-    waiting, quiet = now.lag_seconds, now.commit_seconds
+    waiting = now.lag_seconds
     has_stopped = now.silent_seconds >= now.patience_seconds(thresholds)
     held_back = nulls(len(now.lag)) if now.held_back is None else now.held_back
     overdue = np.full(len(now.lag), np.nan) if now.overdue_seconds is None else now.overdue_seconds
@@ -291,7 +310,7 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
         return sentences(f"{left}, but for ", overdue[at], " s nobody has come back: ", *unread(at))
 
     def stopped(at: Ints) -> pa.Array:
-        return sentences("no commit for ", quiet[at], " s, ", *unread(at))
+        return sentences(*now.quiet(at), ", ", *unread(at))
 
     uncommitted = np.full(len(now.lag), UNKNOWN) if now.uncommitted is None else now.uncommitted
 
@@ -325,16 +344,30 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
         return sentences("committed went back from ", figures.rewound_from[at], " to ", figures.rewound_to[at])
 
     def waited(at: Ints) -> pa.Array:
-        silent = ("no commit for ", quiet[at], " s, ", now.lag[at], " unread")
+        silent = (*now.quiet(at), ", ", now.lag[at], " unread")
         return sentences(*silent, ": records usually wait ", usual[at], " s here for a commit")
 
     def waited_as_group(at: Ints) -> pa.Array:
-        silent = ("no commit for ", quiet[at], " s, ", now.lag[at], " unread")
+        silent = (*now.quiet(at), ", ", now.lag[at], " unread")
         return sentences(*silent, ": the group's records usually wait ", usual[at], " s for a commit")
+
+    is_stalled = (same >= patience) & (quiet < same) & figures.is_repeated
+    deliveries = np.full(len(now.lag), UNKNOWN) if now.most_deliveries is None else now.most_deliveries
+    came_back = deliveries >= _OFTEN
 
     def stalled(at: Ints) -> pa.Array:
         since = (" for ", same[at], " s, ", now.lag[at], " unread")
-        return sentences("has committed only offset ", now.committed[at], *since)
+        if now.are_shared is None:
+            return sentences("has committed only offset ", now.committed[at], *since)
+        words = np.where(now.are_shared[at], "nothing completed from offset ", "has committed only offset ")
+        return sentences(pa.array(words, pa.string()), now.committed[at], *since)
+
+    def redelivered(at: Ints) -> pa.Array:
+        assert now.most_delivered_offset is not None
+        assert now.awaiting_redelivery is not None
+        times = (" was delivered ", deliveries[at], " times and came back each time; ")
+        waiting = (now.awaiting_redelivery[at], " wait for another delivery, ", now.lag[at], " unread")
+        return sentences("offset ", now.most_delivered_offset[at], *times, *waiting)
 
     def warned(at: Ints) -> pa.Array:
         lags = (figures.first_lag[at], " before, ", now.lag[at], " now")
@@ -342,12 +375,14 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
 
     return [
         _Rule(VerdictRule.WENT_BACK, figures.rewound_from != UNKNOWN, rewound),
+        _Rule(VerdictRule.SAME_OFFSET, is_stalled & came_back, stalled),
+        _Rule(VerdictRule.REDELIVERED, came_back, redelivered),
         _Rule(VerdictRule.SILENT_AS_USUAL, (now.silent_seconds >= stop) & is_of_group, waited_as_group),
         _Rule(VerdictRule.SILENT_AS_USUAL, now.silent_seconds >= stop, waited),
         _Rule(
             VerdictRule.HAD_CAUGHT_UP, figures.caught_up, f"had caught up within {thresholds.window_seconds:.0f} s"
         ),
-        _Rule(VerdictRule.SAME_OFFSET, (same >= patience) & (quiet < same) & figures.is_repeated, stalled),
+        _Rule(VerdictRule.SAME_OFFSET, is_stalled, stalled),
         _Rule(VerdictRule.KEPT_UP, figures.kept_up, f"kept up within {thresholds.window_seconds:.0f} s: {_KEPT_UP}"),
         _Rule(VerdictRule.LAG_DID_NOT_FALL, (span >= stop) & ~figures.fell, warned),
         _Rule(VerdictRule.LAG_FELL, figures.fell, "lag fell in the window"),

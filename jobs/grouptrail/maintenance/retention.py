@@ -41,8 +41,14 @@ _ENDED = {
     **{name: "valid_to" for name in CLUSTER.writes if name != "log_sizes"},
 }
 _VERDICT = {"log_offsets": "error", "consumer_lag": "status"}
+# Of rows that nothing refers to: the column that dates them, and the setting that says how long they are kept.
+_KEPT_FOR = {
+    "share_deliveries": ("record_at", "decoded_days"),
+    "broker_log_events": ("logged_at", "history_days"),
+    "check_results": ("checked_at", "check_results_days"),
+}
 
-ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "share_group_state", "broker_log_events", "check_results")
+ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "share_group_state", *_KEPT_FOR)
 """The tables with a retention, in an order that is safe to interrupt: the next run continues."""
 
 
@@ -82,10 +88,10 @@ def rules(queries: Queries, keep: MaintainConfig, name: str, now: datetime) -> I
             yield _thinned(queries, keep.thin_samples, name, now, oldest)
     elif name == "share_group_state" and keep.decoded_days:
         yield _share_state(queries, now - timedelta(days=keep.decoded_days))
-    elif name == "broker_log_events" and keep.history_days:
-        yield _older(queries, name, "logged_at", now - timedelta(days=keep.history_days))
-    elif name == "check_results" and keep.check_results_days:
-        yield _older(queries, name, "checked_at", now - timedelta(days=keep.check_results_days))
+    elif name in _KEPT_FOR:
+        column, setting = _KEPT_FOR[name]
+        if days := getattr(keep, setting):
+            yield _older(queries, name, column, now - timedelta(days=days))
     elif name in (*DECODED, PROGRESS) and keep.decoded_days:
         bounds = processed_bounds(queries, now - timedelta(days=keep.decoded_days))
         if bounds:

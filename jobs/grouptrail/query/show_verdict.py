@@ -21,7 +21,8 @@ _SAMPLE = """
 SELECT
   group_id, topic, partition, sampled_at, status, status_reason, rule, ruled_out, problem, committed_offset,
   commit_at, log_start_offset, log_end_offset, last_stable_offset, lag, lag_seconds, lag_seconds_method,
-  lag_seconds_error, silent_seconds, read_before_end, usual_wait_seconds, last_wait_seconds
+  lag_seconds_error, silent_seconds, read_before_end, usual_wait_seconds, last_wait_seconds,
+  delivery_complete_count, awaiting_redelivery, most_deliveries, most_delivered_offset
 FROM consumer_lag
 WHERE cluster = :cluster AND group_id = :group AND topic = :topic AND partition = :partition AND sampled_at <= :at
 ORDER BY sampled_at DESC
@@ -102,10 +103,23 @@ def facts_of(row: Row, place: Row | None = None) -> Iterator[Row]:
 
     `place`: `record_partition` and `record_offset` of the commit, if they are known."""
     if row["commit_at"] is not None:
-        shows = f"committed offset {row['committed_offset']}"
-        yield {"source": "commit", "at": row["commit_at"], **(place or _NO_PLACE), "shows": shows}
+        is_shared = row.get("delivery_complete_count") is not None
+        shows = f"{'start' if is_shared else 'committed'} offset {row['committed_offset']}{_deliveries(row)}"
+        source = "record" if is_shared else "commit"
+        yield {"source": source, "at": row["commit_at"], **(place or _NO_PLACE), "shows": shows}
     for shows in _shown_by_samples(row):
         yield {"source": "sample", "at": row["sampled_at"], **_NO_PLACE, "shows": shows}
+
+
+def _deliveries(row: Row) -> str:
+    """Return what is known of the records of a share group from its start offset on."""
+    parts = []
+    if (complete := row.get("delivery_complete_count")) is not None:
+        parts.append(f"{complete} after it complete")
+    if row.get("awaiting_redelivery"):
+        times = f"offset {row['most_delivered_offset']} was delivered {row['most_deliveries']} times"
+        parts.append(f"{row['awaiting_redelivery']} came back, of which {times}")
+    return "".join(f", {part}" for part in parts)
 
 
 def _shown_by_samples(row: Row) -> Iterator[str]:
@@ -119,7 +133,9 @@ def _shown_by_samples(row: Row) -> Iterator[str]:
         limits = "at least" if error is None else f"± {error:g} s"
         yield f"the oldest unread record is {row['lag_seconds']:g} s old ({row['lag_seconds_method']}, {limits})"
     if row.get("silent_seconds"):
-        yield f"no commit for {row['silent_seconds']:g} s while a record waited"
+        is_shared = row.get("delivery_complete_count") is not None
+        nothing = "nothing acknowledged or returned" if is_shared else "no commit"
+        yield f"{nothing} for {row['silent_seconds']:g} s while a record waited"
     if row.get("usual_wait_seconds") is not None:
         last = row["last_wait_seconds"] or 0
         yield f"records here usually wait {row['usual_wait_seconds']:g} s for a commit, the last time {last:g} s"

@@ -1,14 +1,19 @@
-"""The job `share-state`: lands each record of `__share_group_state` once.
+"""The job `share-state`: lands each record of `__share_group_state` once, and the deliveries that it tells of.
 
-Where to read on is known from the table alone: rows are appended in one commit, and those of a partition in order.
+Where to read on is known from `share_group_state` alone: rows are appended in one commit, and those of a partition in
+order. The changes of a batch are appended before it: those of a batch that was not completed are known by their
+offsets, and are not written again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from grouptrail.console.progress import Log
 from grouptrail.jobs import SHARE_STATE, JobContext
@@ -17,18 +22,29 @@ from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, TopicMissing
 from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.record_ranges import RecordRanges
 from grouptrail.memory import release_memory
-from grouptrail.share_state.rows import TABLE, rows_of
+from grouptrail.share_state import deliveries
+from grouptrail.share_state.deliveries import Deliveries
+from grouptrail.share_state.rows import TABLE, decoded_rows
 from grouptrail.storage.checkpoints import Start
+from grouptrail.storage.schema import table_schema
 from grouptrail.storage.thread_query import IntervalQuery
 
 if TYPE_CHECKING:
     from grouptrail.config.job_settings import ShareStateSettings
+    from grouptrail.decode.rows import Row
     from grouptrail.storage.following import Query
     from grouptrail.storage.table import Table
     from grouptrail.storage.warehouse import Warehouse
 
 RECORDS_A_BATCH = 50_000
 """So many records are decoded at a time: their rows take some 100 MB."""
+
+_ROWS = table_schema(TABLE, without=("cluster", "read_at"))
+_CHANGES = table_schema(deliveries.TABLE, without=("cluster",))
+_FOLDED = (
+    *("record_partition", "record_offset", "record_at", "group_id", "topic_id", "partition", "record_type"),
+    *("snapshot_epoch", "state_epoch", "start_offset", "state_batches", "reason", "is_tombstone"),
+)
 
 # By then the other jobs have done their first batches, which should not have to share the processors.
 _FIRST_AFTER_SECONDS = 5.0
@@ -40,7 +56,7 @@ def check(context: JobContext[ShareStateSettings]) -> None:
 
 
 def start(context: JobContext[ShareStateSettings]) -> Query:
-    """Start the query. In: `__share_group_state`; out: `share_group_state`."""
+    """Start the query. In: `__share_group_state`; out: `share_group_state`, `share_deliveries`."""
     warehouse, settings = context.warehouse, context.settings
     warehouse.ensure(SHARE_STATE.writes)
     checkpoint = warehouse.checkpoint(SHARE_STATE.name)
@@ -69,11 +85,11 @@ class Landing:
     """
 
     def __init__(self, warehouse: Warehouse, topic: RecordRanges, *, max_record_bytes: int, log: Log) -> None:
-        self._table = warehouse.table(TABLE)
+        self._table, self._deliveries = warehouse.tables((TABLE, deliveries.TABLE))
         self._topic = topic
         self._max_record_bytes = max_record_bytes
         self._log = log
-        self._positions: dict[int, int] | None = None
+        self._landed: _Landed | None = None
         self._problem: str | None = None
 
     def process(self, batch: int) -> bool:
@@ -96,19 +112,57 @@ class Landing:
     def _land(self, batch: int, started: float) -> tuple[bool, str | None]:
         """Return whether there is more, and what is wrong with the topic, if anything."""
         bounds = self._topic.bounds()
-        positions = next_offsets(self._table) if self._positions is None else self._positions
-        ranges, has_more = ranges_to_read(bounds, positions, most=RECORDS_A_BATCH)
-        problem = recreated(bounds, positions)
+        landed = self._restored(bounds) if self._landed is None else self._landed
+        ranges, has_more = ranges_to_read(bounds, landed.next_offsets, most=RECORDS_A_BATCH)
+        problem = recreated(bounds, landed.next_offsets)
         if not ranges:
-            self._positions = positions
+            self._landed = landed
             return False, problem
-        rows = rows_of(self._topic.read(ranges), self._max_record_bytes)
-        self._positions = None  # read again from the table if the append fails
-        if len(rows):
-            self._table.append(rows, shared={"read_at": datetime.now(UTC)})
+        rows = decoded_rows(self._topic.read(ranges), self._max_record_bytes)
+        self._landed = None  # restored from the tables if an append fails
+        if rows:
+            self._append_changes([change for row in rows for change in landed.states.add(row)], landed.written_to)
+            self._table.append(pa.Table.from_pylist(rows, _ROWS), shared={"read_at": datetime.now(UTC)})
             self._log(f"share-state batch {batch}: {len(rows):,} records in {time.monotonic() - started:.1f} s")
-        self._positions = positions | {partition: end for partition, (_, end) in ranges.items()}
+        ends = {partition: end for partition, (_, end) in ranges.items()}
+        self._landed = _Landed(landed.next_offsets | ends, landed.written_to, landed.states)
         return has_more, problem
+
+    def _restored(self, bounds: Mapping[int, LogBounds]) -> _Landed:
+        """Return what the tables have; fill `share_deliveries` from the records that landed before there was one.
+
+        The state of every partition is in the records that the coordinator has not deleted.
+        """
+        states, is_new = Deliveries(), not self._deliveries.has_rows()
+        log_starts = {partition: log.log_start_offset for partition, log in bounds.items()}
+        order = _ordered(None if is_new else log_starts)
+        for some in self._table.select_arrow(_FOLDED, order, rows_at_a_time=RECORDS_A_BATCH):
+            changes = [change for row in some.to_pylist() for change in states.add(row)]
+            if is_new:
+                self._append_changes(changes, {})
+        return _Landed(next_offsets(self._table), next_offsets(self._deliveries), states)
+
+    def _append_changes(self, changes: list[Row], written_to: Mapping[int, int]) -> None:
+        new = [row for row in changes if row["record_offset"] >= written_to.get(row["record_partition"], 0)]
+        if new:
+            self._deliveries.append(pa.Table.from_pylist(new, _CHANGES))
+
+
+@dataclass(frozen=True)
+class _Landed:
+    """The next offset of each partition to land, up to where its changes were written before, and the state after."""
+
+    next_offsets: dict[int, int]
+    written_to: Mapping[int, int]
+    states: Deliveries
+
+
+def _ordered(log_starts: Mapping[int, int] | None) -> str:
+    order = "ORDER BY record_partition, record_offset"
+    if log_starts is None:
+        return order
+    parts = [f"record_partition = {at} AND record_offset >= {start}" for at, start in sorted(log_starts.items())]
+    return f"AND ({' OR '.join(parts) or 'false'}) {order}"
 
 
 def next_offsets(table: Table) -> dict[int, int]:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from grouptrail.decode.rows import Row, fault_columns, unless_unknown
 from grouptrail.decode.times import from_time, to_time
-from grouptrail.storage.schema import table_schema
 from grouptrail.wire.records import Key, Value, decode_record, encode_key, encode_value
 
 TABLE = "share_group_state"
@@ -22,20 +21,20 @@ _BATCH = {
     "delivery_count": "deliveryCount",
 }
 _OF_RECORDS = ("record_partition", "record_offset", "record_at")
-_SCHEMA = table_schema(TABLE, without=("cluster", "read_at"))
 
 
-def rows_of(batches: Iterable[pa.RecordBatch], max_record_bytes: int | None = None) -> pa.Table:
+def decoded_rows(batches: Iterable[pa.RecordBatch], max_record_bytes: int | None = None) -> list[Row]:
     """Decode every record into a row; no record raises an error.
 
-    In: batches of `RECORD_SCHEMA`. Out: the columns of the table `share_group_state` without `cluster` and `read_at`.
+    In: batches of `RECORD_SCHEMA`. Out: the columns of the table `share_group_state` without `cluster`, `read_at` and
+    those that rest on the records before.
     """
     rows: list[Row] = []
     for batch in batches:
         for record in batch.select([*_OF_RECORDS, "key", "value"]).to_pylist():
             key, value = record.pop("key"), record.pop("value")
             rows.append({**record, **decode_row(key, value, max_record_bytes)})
-    return pa.Table.from_pylist(rows, _SCHEMA)
+    return rows
 
 
 def decode_row(key: bytes | None, value: bytes | None, max_bytes: int | None = None) -> Row:

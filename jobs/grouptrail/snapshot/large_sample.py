@@ -22,7 +22,8 @@ from grouptrail.storage.schema import gathered
 _POSITION = ("group_id", "topic", "partition")
 _SUMMARIZED = (
     *("group_id", "topic", "sampled_at", "commit_at", "lag", "lag_seconds", "lag_seconds_error"),
-    *("consume_rate", "produce_rate", "catch_up_seconds", "time_to_loss_seconds", "status"),
+    *("consume_rate", "produce_rate", "catch_up_seconds", "time_to_loss_seconds"),
+    *("awaiting_redelivery", "most_deliveries", "status"),
 )
 _ROWS_AT_A_TIME = 250_000
 _ROWS_TO_COMBINE = 1_000_000

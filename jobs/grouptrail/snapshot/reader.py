@@ -50,7 +50,8 @@ LAG_COLUMNS = (
     "group_id", "topic", "partition", "sampled_at", "committed_offset", "commit_at", "log_start_offset",
     "log_end_offset", "lag", "lost_records", "readable_lag", "lag_seconds", "lag_seconds_error", "consume_rate",
     "produce_rate", "catch_up_seconds", "usual_wait_seconds", "clock_offset_seconds", "time_to_loss_seconds",
-    "time_to_loss_most_seconds", "time_to_loss_reason", "status",
+    "time_to_loss_most_seconds", "time_to_loss_reason", "delivery_complete_count", "awaiting_redelivery",
+    "most_deliveries", "most_delivered_offset", "status",
 )  # fmt: skip
 INTERVAL_BUCKETS = contracts.metrics()["kafka_consumer_group_rebalance_interval_seconds"].buckets
 
@@ -83,6 +84,11 @@ _READ = {
         *("log_start_offset", "last_stable_offset", "log_end_offset", "error"),
     ),
     "check_results": ("cluster", "table_name", "success", "checked_at"),
+    "share_deliveries": (
+        "cluster", "record_partition", "record_offset", "group_id", "topic_id", "delivery_state", "records",
+        "redeliveries", "is_first",
+    ),
+    "topic_names": ("cluster", "topic_id", "topic"),
 }  # fmt: skip
 _READ_FOR_MEMBERS = {
     "partition_ownership": (
@@ -97,7 +103,7 @@ _READ_FOR_OWNERS = {
     "memberships": ("cluster", "group_id", "member_id", "client_host", "is_open"),
 }  # fmt: skip
 
-_COUNTED_BY_GROUP = ("rebalances", "intervals", "commits")
+_COUNTED_BY_GROUP = ("rebalances", "intervals", "commits", "deliveries")
 BY_GROUP = ("lag", "summary", "extent", "groups", *_COUNTED_BY_GROUP, "ownership", "unassigned", "owners")
 """The tables of a snapshot that have the column group_id."""
 _APART = ["seconds", *(f"le_{number}" for number in range(len(INTERVAL_BUCKETS) + 1))]
@@ -155,6 +161,7 @@ class StoredRows:
     rebalances: pa.Table
     intervals: pa.Table
     commits: pa.Table
+    deliveries: pa.Table
     progress: pa.Table
     stable: pa.Table
     failures: pa.Table
@@ -183,6 +190,7 @@ class Snapshot(StoredRows):
     since are in none. `sampled_at`: the time of its newest row. `groups`: group_id, state, generation, member_count,
     protocol_type, protocol. `deleted`: group_id, deleted_at. `rebalances`: group_id, cause, count, moved;
     `intervals`: group_id, last_at, seconds, and `le_N`, how many were in the Nth bucket. `commits`: group_id, count.
+    `deliveries` of share groups: group_id, topic, outcome, records, redeliveries.
     `progress`: for each partition of __consumer_offsets the columns of `OUTCOMES` and `_OFFSETS`, and landed_at in
     microseconds. `stable`: for each of them last_stable_offset (null if no transaction is open) and `lag`, its
     distance to the log's end. `failures`: table, count. `damage`: of each table of which rows cannot be read, a
@@ -287,6 +295,13 @@ class SnapshotReader:
             keys=("record_partition", "group_id"),
             values={"count": ("!is_tombstone", "sum")},
         )
+        self._deliveries = Totals(
+            warehouse,
+            "share_deliveries",
+            position="record_offset",
+            keys=("record_partition", "group_id", "topic_id", "delivery_state", "is_first"),
+            values={"records": ("records", "sum"), "redeliveries": ("redeliveries", "sum")},
+        )
         self._progress = Totals(
             warehouse,
             "ingest_progress",
@@ -386,6 +401,7 @@ class SnapshotReader:
             rebalances=rebalances,
             intervals=intervals,
             commits=self._commits.now(self._tables.get("offset_commits")).select(["group_id", "count"]),
+            deliveries=self._delivered(),
             progress=progress,
             stable=self._stable(progress, is_silent=silence is not None),
             failures=self._failures(),
@@ -399,6 +415,18 @@ class SnapshotReader:
             owners=self._owners_of(groups),
             followed=self._followed(),
         )
+
+    def _delivered(self) -> pa.Table:
+        """Return what became of the records of share groups, without what was so before the first that was read."""
+        totals = self._deliveries.now(self._tables.get("share_deliveries"))
+        totals = totals.filter(pc.invert(totals["is_first"]))
+        if not len(totals) or self._tables.get("topic_names") is None:
+            return _NO_DELIVERIES
+        names = self._tables.rows(f"SELECT topic_id, topic FROM topic_names WHERE {self._ours()}")
+        rows = totals.join(names, "topic_id", join_type="inner").rename_columns({"delivery_state": "outcome"})
+        keys, counted = ["group_id", "topic", "outcome"], ["records", "redeliveries"]
+        rows = rows.group_by(keys).aggregate([(name, "sum") for name in counted])
+        return rows.select([*keys, "records_sum", "redeliveries_sum"]).rename_columns([*keys, *counted])
 
     def _followed(self) -> tuple[FollowedFile, ...]:
         status = read_status(self._warehouse, BROKER_LOG.name)
@@ -794,6 +822,9 @@ _NO_OWNERS = _empty(
     topic=pa.string(),
     partition=pa.int32(),
     **dict.fromkeys(("member_id", "client_id", "client_host"), pa.string()),
+)
+_NO_DELIVERIES = _empty(
+    **dict.fromkeys(("group_id", "topic", "outcome"), pa.string()), records=pa.int64(), redeliveries=pa.int64()
 )
 NO_DELETED = _empty(group_id=pa.string(), deleted_at=pa.timestamp("us", "UTC"))
 _WAITS = pa.schema([("processed_before", pa.timestamp("us", "UTC"))])

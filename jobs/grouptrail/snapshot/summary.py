@@ -24,6 +24,8 @@ _HOW: Mapping[str, str] = {
     "commit_at": "max",
     "consume_rate": "sum",
     "lost_records": "sum",
+    "awaiting_redelivery": "sum",
+    "most_deliveries": "max",
     "lag_is_least": "any",
     "lag_seconds_is_least": "any",
 }
@@ -42,16 +44,18 @@ SUMMARY = pa.schema(
         "commit_at": pa.timestamp("us", "UTC"),
         "consume_rate": pa.float64(),
         "lost_records": pa.int64(),
+        "awaiting_redelivery": pa.int64(),
+        "most_deliveries": pa.int64(),
         "lag_is_least": pa.bool_(),
         "lag_seconds_is_least": pa.bool_(),
     }
 )
 """The columns of a summary, which has a row for each group and status of its positions (topic and partition).
 
-`positions` is their number, `lag`, `consume_rate` and `lost_records` are sums, `time_to_loss_seconds` is a minimum,
-and each other number is a maximum; `most_lag_seconds` that of `lag_seconds` with its error. `lag_is_least` and
-`lag_seconds_is_least` say that some position's is unknown, or in seconds only bounded. `lost_records` is null where a
-sample is too large to hold."""
+`positions` is their number, `lag`, `consume_rate`, `lost_records` and `awaiting_redelivery` (null but in share
+groups) are sums, `time_to_loss_seconds` is a minimum, and each other number is a maximum; `most_lag_seconds` that of
+`lag_seconds` with its error. `lag_is_least` and `lag_seconds_is_least` say that some position's is unknown, or in
+seconds only bounded. `lost_records` is null where a sample is too large to hold."""
 
 
 EXTENT = pa.schema({"group_id": pa.string(), "topic": pa.string(), "positions": pa.int64()})
@@ -75,6 +79,8 @@ def summarize(lag: pa.Table) -> pa.Table:
         "commit_at": lag["commit_at"],
         "consume_rate": lag["consume_rate"],
         "lost_records": lag["lost_records"] if has_lost else pa.nulls(len(lag), pa.int64()),
+        "awaiting_redelivery": lag["awaiting_redelivery"],
+        "most_deliveries": pc.cast(lag["most_deliveries"], pa.int64()),
         "lag_is_least": pc.is_null(lag["lag"]),
         "lag_seconds_is_least": pc.or_(pc.is_null(lag["lag_seconds"]), pc.fill_null(pc.is_inf(error), False)),
     }

@@ -16,6 +16,8 @@ KEYS = {
 """The columns that identify what a record is about, by table: a newer record replaces an older one."""
 
 POSITION = KEYS["offset_commits"]
+CAME_BACK = ("awaiting_redelivery", "most_deliveries", "most_delivered_offset")
+"""The columns about a share group's records in a partition that were delivered and came back."""
 
 
 def newest(rows: pa.Table, key: Sequence[str] = POSITION, order: str = "record_offset") -> pa.Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail.storage.positions import CAME_BACK
 from grouptrail.storage.schema import columns_of, table_schema
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ STATE = "share_group_state"
 NAMES = "topic_names"
 TABLES = (STATE, NAMES)
 
-_SAID = ("group_id", "topic_id", "partition", "record_at", "start_offset", "delivery_complete_count", "is_tombstone")
+_SAID = (
+    *("group_id", "topic_id", "partition", "record_at", "start_offset", "delivery_complete_count", "is_tombstone"),
+    *CAME_BACK,
+)
 PROGRESS = columns_of(STATE, _SAID).append(table_schema(NAMES).field("topic"))
 """What a record says of a group in a partition: the columns of `share_group_state`, and the topic's name.
 

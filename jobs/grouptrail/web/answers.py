@@ -377,6 +377,10 @@ class GroupPartition(Answer):
     time_to_loss_most_seconds: float | None = _column("consumer_lag", "time_to_loss_most_seconds")
     time_to_loss_reason: str | None = _column("consumer_lag", "time_to_loss_reason")
     lost_records: int | None = _column("consumer_lag", "lost_records")
+    delivery_complete_count: int | None = _column("consumer_lag", "delivery_complete_count")
+    awaiting_redelivery: int | None = _column("consumer_lag", "awaiting_redelivery")
+    most_deliveries: int | None = _column("consumer_lag", "most_deliveries")
+    most_delivered_offset: int | None = _column("consumer_lag", "most_delivered_offset")
     points: list[PartitionPoint]
 
 

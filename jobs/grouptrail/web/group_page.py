@@ -50,7 +50,8 @@ _OF_GROUP = "cluster = :cluster AND group_id = :group"
 _SAMPLES_AT = f"""
 SELECT topic, partition, sampled_at, status, status_reason, rule, ruled_out, committed_offset, commit_at,
   log_start_offset, log_end_offset, lag, lag_seconds, time_to_loss_seconds, time_to_loss_most_seconds,
-  time_to_loss_reason, lost_records
+  time_to_loss_reason, lost_records, delivery_complete_count, awaiting_redelivery, most_deliveries,
+  most_delivered_offset
 FROM (
   SELECT *, row_number() OVER (PARTITION BY topic, partition ORDER BY sampled_at DESC) AS place
   FROM consumer_lag

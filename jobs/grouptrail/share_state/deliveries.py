@@ -1,0 +1,191 @@
+"""Fold the records of `__share_group_state` into the delivery state of each partition of a share group.
+
+Kafka's share coordinator does the same when it loads a partition (ShareCoordinatorShard): a snapshot has the whole
+state, an update what has changed since, and of two states of an offset the one that was delivered more often counts,
+or, delivered as often, the one that is nearer to its end (PersisterStateBatchCombiner).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from grouptrail.decode.rows import Row
+from grouptrail.storage.positions import CAME_BACK
+
+TABLE = "share_deliveries"
+
+AVAILABLE = 0
+_STATES = ("available", "acquired", "acknowledged", "archiving", "archived")
+"""RecordState of Kafka's brokers, by its number."""
+
+_PLACE = ("record_partition", "record_offset", "record_at", "group_id", "topic_id", "partition")
+
+_Key = tuple[str, str, int]
+
+
+class StateBatch(NamedTuple):
+    """Offsets, both ends included, with the same delivery state."""
+
+    first: int
+    last: int
+    state: int
+    delivered: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The greater of two replaces the other."""
+        return self.delivered, self.state
+
+
+class Change(NamedTuple):
+    """Offsets whose state has become that of a batch; `previous_count` is None if the state before is not known."""
+
+    batch: StateBatch
+    previous_count: int | None
+
+
+@dataclass
+class PartitionState:
+    """The delivery state of a partition in a share group.
+
+    `batches` are in order and do not overlap. `is_whole`: they are all that there are, which they are not between the
+    first record that was read, if it was an update, and the next snapshot.
+    """
+
+    snapshot_epoch: int | None = None
+    state_epoch: int | None = None
+    is_whole: bool = False
+    batches: list[StateBatch] = field(default_factory=list)
+
+    def put(self, batch: StateBatch) -> list[Change]:
+        """Put a batch over what is there, where it counts; return what has changed."""
+        low = bisect_left(self.batches, batch.first, key=lambda old: old.last)
+        high = bisect_right(self.batches, batch.last, key=lambda old: old.first)
+        changes: list[Change] = []
+        pieces: list[StateBatch] = []
+        unset = 0 if self.is_whole else None
+        at = batch.first
+        for old in self.batches[low:high]:
+            first, last = max(old.first, batch.first), min(old.last, batch.last)
+            if old.first < first:
+                pieces.append(old._replace(last=first - 1))
+            if at < first:
+                changes.append(Change(batch._replace(first=at, last=first - 1), unset))
+                pieces.append(changes[-1].batch)
+            inner = (batch if batch.rank > old.rank else old)._replace(first=first, last=last)
+            pieces.append(inner)
+            if batch.rank > old.rank:
+                changes.append(Change(inner, old.delivered))
+            if last < old.last:
+                pieces.append(old._replace(first=last + 1))
+            at = last + 1
+        if at <= batch.last:
+            changes.append(Change(batch._replace(first=at), unset))
+            pieces.append(changes[-1].batch)
+        around = slice(max(low - 1, 0), high + 1)
+        self.batches[around] = _joined([*self.batches[around.start : low], *pieces, *self.batches[high : high + 1]])
+        return changes
+
+    def drop_before(self, start_offset: int) -> None:
+        """Forget offsets before the start offset: they are complete."""
+        kept = bisect_left(self.batches, start_offset, key=lambda old: old.last)
+        del self.batches[:kept]
+        if self.batches and self.batches[0].first < start_offset:
+            self.batches[0] = self.batches[0]._replace(first=start_offset)
+
+    def awaiting_redelivery(self) -> list[StateBatch]:
+        """Return the offsets that were delivered and came back: they wait for another delivery, or are in one."""
+        return [batch for batch in self.batches if batch.state == AVAILABLE and batch.delivered > 0]
+
+
+def _joined(batches: list[StateBatch]) -> list[StateBatch]:
+    """Make one of neighbours that have the same state."""
+    joined = batches[:1]
+    for batch in batches[1:]:
+        last = joined[-1]
+        if last.last + 1 == batch.first and last.rank == batch.rank:
+            joined[-1] = last._replace(last=batch.last)
+        else:
+            joined.append(batch)
+    return joined
+
+
+class Deliveries:
+    """The delivery states of all partitions of share groups, as far as their records were read."""
+
+    def __init__(self) -> None:
+        self._states: dict[_Key, PartitionState] = {}
+
+    def add(self, row: Row) -> list[Row]:
+        """Add the next row of `share_group_state` in its partition of the topic; return rows of `share_deliveries`.
+
+        The row gets the columns `CAME_BACK`, which rest on the records before it, too.
+        """
+        row |= dict.fromkeys(CAME_BACK)
+        if row["reason"] is not None:
+            return []
+        key = row["group_id"], row["topic_id"], row["partition"]
+        if row["is_tombstone"]:
+            self._states.pop(key, None)
+            return []
+        if row["record_type"] == "snapshot":
+            changes = self._snapshot(key, row)
+        else:
+            changes = [(change, False) for change in self._update(key, row)]
+        state = self._states[key]
+        if row["start_offset"] is not None:
+            state.drop_before(row["start_offset"])
+        if state.is_whole:
+            row |= _figures(state)
+        place = {name: row[name] for name in _PLACE}
+        return [{**place, **_columns(change), "is_first": is_first} for change, is_first in changes]
+
+    def _snapshot(self, key: _Key, row: Row) -> list[tuple[Change, bool]]:
+        """Replace the state; return its changes, and whether they are of before the first record that was read."""
+        before = self._states.get(key, PartitionState())
+        if before.state_epoch not in (None, row["state_epoch"]):
+            before = PartitionState(is_whole=True)
+        is_first = not before.is_whole
+        after = PartitionState(row["snapshot_epoch"], row["state_epoch"], is_whole=True)
+        changes = []
+        for batch in _batches(row):
+            after.put(batch)
+            changes += [(change, is_first) for change in before.put(batch)]
+        self._states[key] = after
+        return changes
+
+    def _update(self, key: _Key, row: Row) -> list[Change]:
+        state = self._states.get(key)
+        if state is None or state.snapshot_epoch != row["snapshot_epoch"]:
+            state = self._states[key] = PartitionState(row["snapshot_epoch"])
+        return [change for batch in _batches(row) for change in state.put(batch)]
+
+
+def _batches(row: Row) -> list[StateBatch]:
+    return [StateBatch(*batch.values()) for batch in row["state_batches"]]
+
+
+def _figures(state: PartitionState) -> Row:
+    waiting = state.awaiting_redelivery()
+    most = max(waiting, key=lambda batch: (batch.delivered, -batch.first), default=None)
+    return {
+        "awaiting_redelivery": sum(batch.last - batch.first + 1 for batch in waiting),
+        "most_deliveries": most.delivered if most else 0,
+        "most_delivered_offset": most.first if most else None,
+    }
+
+
+def _columns(change: Change) -> Row:
+    batch, before = change
+    records = batch.last - batch.first + 1
+    return {
+        "first_offset": batch.first,
+        "last_offset": batch.last,
+        "records": records,
+        "delivery_state": _STATES[batch.state] if 0 <= batch.state < len(_STATES) else str(batch.state),
+        "delivery_count": batch.delivered,
+        "previous_count": before,
+        "redeliveries": None if before is None else records * max(0, batch.delivered - max(before, 1)),
+    }
