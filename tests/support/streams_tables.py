@@ -8,7 +8,7 @@ from support.small_tables import at, lay
 
 def lay_streams_group(config: Config) -> None:
     """Lay a group `app`: `a` has two active tasks, `b` one and a standby; the newest lag has two of the three."""
-    group = {"group_id": "app", "is_open": True}
+    group = {"group_id": "app", "is_open": True, "open_bucket": 0}
     generation = {"group_kind": "streams", "protocol_type": "streams", "generation": 4, "started_at": at(0)}
     lay(
         config,

@@ -17,6 +17,7 @@ from support.chromium import Browser, Page
 from support.deadlines import until
 from support.exporter_tables import OPEN, configured, lag_row, lag_table, now, progress
 from support.small_tables import lay
+from support.streams_tables import lay_streams_group
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\u202e\n{{7*7}}"
 LAG_OVER_TIME = """SELECT sampled_at, topic, sum(lag) AS lag, max(lag_seconds) AS lag_seconds
@@ -36,6 +37,7 @@ PAGES = {
     "changes": "/changes?since=deploy",
     "group": "/groups/billing",
     "group-deployed": "/groups/deployed",
+    "group-streams": "/groups/app",
     "rollouts": "/rollouts/deployed",
     "topic": "/topics/orders",
     "brokers": "/brokers/3",
@@ -98,6 +100,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
         patch.setattr(sample_groups, "KNOWN_UNTIL", small_tables.at(90))
         sample_groups.billing(config)
         sample_groups.deployed(config)
+        lay_streams_group(config)
     lay(config, "ingest_progress", progress(0, 10))
     lay_cluster(config, HOSTILE)
     lay(config, "group_states", *({**OPEN, "group_id": name, "state": "Stable"} for name in ("billing", HOSTILE)))
