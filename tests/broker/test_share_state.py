@@ -233,7 +233,7 @@ def test_settings_of_a_share_group_are_landed_and_say_which_records_were_given_u
     assert settings["share.auto.offset.reset"] == ("earliest", "group")
     assert all(name.startswith(("share.", "errors.")) for name in settings)
     out = succeeded(cli(config, "sql", "--format", "json", "SELECT * FROM poison_records(2) ORDER BY first_offset"))
-    given_up = json.loads(out)
+    given_up = [json.loads(line) for line in out.splitlines()]
     assert {row["deliveries"] for row in given_up} == {2}
     assert all(row["first_offset"] % 3 == 1 for row in given_up if row["group_id"] == GROUP)
     assert {(row["group_id"], row["topic"]) for row in given_up} == {(GROUP, "orders"), (KEPT, "orders")}
