@@ -146,6 +146,9 @@ class _FromFiles:
         for file in self._folder.glob(f"{_CONFIGS}-*"):
             yield from settings_of(DescribeConfigsResponse.decode(file.read_bytes(), version=_CONFIGS_VERSION))
 
+    def group_configs(self, _groups: Collection[str]) -> Iterator[tuple[str, Any]]:
+        yield from ()
+
     def log_sizes(self, broker: int) -> Any:
         content = (self._folder / f"{_LOG_DIRS}-{broker}").read_bytes()
         return log_sizes_of(DescribeLogDirsResponse.decode(content, version=_LOG_DIRS_VERSION))

@@ -1,4 +1,4 @@
-"""The demo's summary: key figures, and three questions answered with `grouptrail sql`."""
+"""The demo's summary: key figures, and four questions answered with `grouptrail sql`."""
 
 from __future__ import annotations
 
@@ -49,6 +49,12 @@ SELECT at, to_generation AS generation, cause, certainty, array_length(members_j
 FROM rebalances WHERE group_id = 'billing' ORDER BY at LIMIT 12""",
     ),
     (
+        "Which records could nobody in notifications process? Kafka gives them up after the fifth delivery.",
+        """\
+SELECT archived_at, topic, partition, first_offset, deliveries FROM poison_records(3)
+ORDER BY archived_at LIMIT 6""",
+    ),
+    (
         "When were the offsets of replay set back, and how far?",
         """\
 SELECT record_at, topic, partition, committed_offset, moved_by, metadata AS said FROM (
@@ -95,7 +101,7 @@ def print_findings(config: Config, seconds: float) -> None:
 
 
 def print_answers(config: Config, config_file: Path) -> None:
-    """Print three questions, each with a command that can be pasted and its output."""
+    """Print four questions, each with a command that can be pasted and its output."""
     for title, text in QUESTIONS:
         print(f'\n# {title}\n$ {command(config_file, "sql")} "\n{text}"\n')
         _answer(config, text)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import confluent_kafka
-from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import AcknowledgeType, Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ConfluentPartition
 from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 POLL_SECONDS = 0.5
+
+# One of so many records is one that a share group cannot process.
+POISON_EVERY = 25
 CLOSE_MS = 5_000
 SESSION_MS = 6_000
 COMMIT_MS = 10_000
@@ -281,12 +284,15 @@ def commit_confluent(
 
 
 def serve_share(spec: MemberSpec, channel: Channel) -> Order:
-    """A member of a share group: polling again acknowledges what the last poll returned."""
-    consumer = confluent_kafka.ShareConsumer(confluent_settings(spec))
+    """A member of a share group, which cannot process some records and gives them back each time."""
+    settings = {**confluent_settings(spec), "share.acknowledgement.mode": "explicit"}
+    consumer = confluent_kafka.ShareConsumer(settings)
     try:
         consumer.subscribe(list(spec.topics))
         while (order := channel.order()) is Order.WORK:
-            consumer.poll(timeout=POLL_SECONDS)
+            for message in consumer.poll(timeout=POLL_SECONDS):
+                is_poison = message.error() is None and position(message)[2] % POISON_EVERY == 0
+                consumer.acknowledge(message, AcknowledgeType.RELEASE if is_poison else AcknowledgeType.ACCEPT)
         return order
     finally:
         consumer.close()

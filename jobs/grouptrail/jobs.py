@@ -3,8 +3,8 @@
     __consumer_offsets --decode--> offset_commits, group_metadata, group_records, undecodable_records, ingest_progress
     or brokers' groups --poll----> the same tables, with `source = "admin"`
     offset_commits + brokers --log-offsets-> log_offsets
-    brokers --cluster-> brokers, topics, topic_partitions, topic_configs, coordinators, cluster_info,
-                         log_sizes
+    brokers --cluster-> brokers, topics, topic_partitions, topic_configs, group_configs, coordinators,
+                         cluster_info, log_sizes
     __share_group_state --share-state-> share_group_state, share_deliveries
     brokers' log files --broker-log-> broker_log_events, and what they prove in the history
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances,
@@ -154,7 +154,10 @@ CLUSTER = Job(
     name="cluster",
     about="samples the cluster's brokers, topics, partitions and settings of topics, and writes what has changed",
     reads=(),
-    writes=("brokers", "topics", "topic_partitions", "topic_configs", "coordinators", "cluster_info", "log_sizes"),
+    writes=(
+        *("brokers", "topics", "topic_partitions", "topic_configs", "group_configs", "coordinators", "cluster_info"),
+        "log_sizes",
+    ),
     module="grouptrail.cluster_facts.job",
     resumes_from_tables=True,
 )

@@ -1,6 +1,6 @@
 -- about: >-
 --   Offsets of a partition that a share group archived after so many deliveries or more: the broker gave them up after the last one
---   (group.share.delivery.count.limit, 5 by default), or a member rejected them then.
+--   (share.delivery.count.limit, 5 by default), or a member rejected them.
 -- parameters:
 --   - {name: deliveries, type: int, about: "how often they were delivered at least", default: 2}
 --   - {name: window, type: interval, about: how far back from now, default: 7 days}
@@ -13,6 +13,7 @@
 --   - {name: last_offset, type: bigint, about: the last of them}
 --   - {name: records, type: bigint, about: "how many offsets these are"}
 --   - {name: deliveries, type: int, about: "how often each was delivered"}
+--   - {name: delivery_limit, type: int, null_means: "not known: group_configs has no row of that time", about: "share.delivery.count.limit of the group at that time: with fewer deliveries they were not given up"}
 --   - {name: is_first, type: boolean, about: "as in share_deliveries: they were archived before the first record that was read of the partition's state"}
 -- example: SELECT * FROM poison_records(5) ORDER BY archived_at DESC
 WITH archived AS (
@@ -21,6 +22,11 @@ WITH archived AS (
   WHERE cluster = :cluster AND record_at >= :now - :window
     AND delivery_state = 'archived' AND delivery_count >= :deliveries
 ),
+limits AS (
+  SELECT group_id, CAST(value AS INT) AS delivery_limit, valid_from, valid_to
+  FROM group_configs
+  WHERE cluster = :cluster AND name = 'share.delivery.count.limit'
+),
 names AS (
   SELECT topic_id, topic
   FROM topic_names
@@ -28,13 +34,16 @@ names AS (
 )
 SELECT
   record_at AS archived_at,
-  group_id,
+  archived.group_id,
   coalesce(topic, archived.topic_id) AS topic,
   partition,
   first_offset,
   last_offset,
   records,
   CAST(delivery_count AS INT) AS deliveries,
+  delivery_limit,
   is_first
 FROM archived
+LEFT JOIN limits ON limits.group_id = archived.group_id AND limits.valid_from <= archived.record_at
+  AND (limits.valid_to IS NULL OR archived.record_at < limits.valid_to)
 LEFT JOIN names ON names.topic_id = archived.topic_id

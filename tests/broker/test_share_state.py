@@ -3,6 +3,7 @@ landed."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -208,6 +209,34 @@ def test_lag_of_a_share_group_is_what_kafkas_tool_prints(queued: Broker, cli: Cl
     assert ours == sorted(row for row in theirs if row[2] != "-")  # of which nothing has been read
     assert all(int(row["lag"]) > 0 < row["delivery_complete_count"] for row in rows)
     assert {row["group_id"] for row in rows} == {KEPT}
+
+
+def test_settings_of_a_share_group_are_landed_and_say_which_records_were_given_up(
+    queued: Broker, cli: Cli, tmp_path: Path
+) -> None:
+    """The limit of deliveries is that of the broker; the group has one of its own."""
+    altered = queued.tool(
+        "org.apache.kafka.tools.ConfigCommand" if queued.version == "4.4.0" else "kafka.admin.ConfigCommand",
+        *("--bootstrap-server", queued.bootstrap, "--alter", "--entity-type", "groups", "--entity-name", KEPT),
+        *("--add-config", "share.auto.offset.reset=earliest"),
+    )
+    assert altered.returncode == 0, altered.stderr
+    config = Config(kafka={"bootstrap.servers": queued.bootstrap}, warehouse=str(tmp_path))
+    succeeded(cli(config, "run", "--once"))
+    succeeded(cli(config, "run", "--job", "cluster", "--once"))
+    settings = {
+        row["name"]: (row["value"], row["source"])
+        for row in Warehouse(str(tmp_path), config.cluster).table("group_configs").select("*")
+        if row["group_id"] == KEPT
+    }
+    assert settings["share.delivery.count.limit"] == ("2", "broker")
+    assert settings["share.auto.offset.reset"] == ("earliest", "group")
+    assert all(name.startswith(("share.", "errors.")) for name in settings)
+    out = succeeded(cli(config, "sql", "--format", "json", "SELECT * FROM poison_records(2) ORDER BY first_offset"))
+    given_up = [json.loads(line) for line in out.splitlines()]
+    assert {row["deliveries"] for row in given_up} == {2}
+    assert all(row["first_offset"] % 3 == 1 for row in given_up if row["group_id"] == GROUP)
+    assert {(row["group_id"], row["topic"]) for row in given_up} == {(GROUP, "orders"), (KEPT, "orders")}
 
 
 def test_share_state_job_without_a_share_group_waits_for_one(broker: Broker, cli: Cli, tmp_path: Path) -> None:

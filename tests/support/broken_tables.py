@@ -134,6 +134,7 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
     "brokers": [{"port": 0, **row} for row in OVERLAPPING],
     "topics": [{"topic": "orders", "created_at": at(1), **row} for row in OVERLAPPING],
     "topic_partitions": [{**PLACE, "leader": -1, **row} for row in OVERLAPPING],
+    "group_configs": [{"group_id": "queue", "name": "share.x", "source": "odd", **row} for row in OVERLAPPING],
     "topic_configs": [{"topic": "orders", **row} for row in OVERLAPPING],
     "coordinators": [{**row, "record_partition": 1, "leader_epoch": 2, "broker_id": None} for row in OVERLAPPING],
     "cluster_info": OVERLAPPING,

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import ClusterMetadata, metadata_of
+from grouptrail.kafka.cluster_metadata import ClusterMetadata, Setting, metadata_of
 from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
 from grouptrail.kafka.log_dirs import log_sizes_of
 
@@ -86,6 +86,8 @@ class FakeCluster:
     )
     epochs: dict[Place, list[LeaderEpoch] | str] = field(default_factory=dict)
     levels: list[dict[str, Any]] | None = field(default_factory=lambda: [{"name": "group.version", "level": 1}])
+    group_settings: dict[str, list[Setting] | str] = field(default_factory=dict)
+    asked_groups: list[list[str]] = field(default_factory=list)
     down: Exception | None = None
     failing: dict[str, Exception] = field(default_factory=dict)
     asked: list[list[str]] = field(default_factory=list)
@@ -149,6 +151,12 @@ class FakeCluster:
         for name in sorted(topics):
             settings = self.configs.get(name, DEFAULTS)
             yield name, {key: settings.get(key) for key in keys} if isinstance(settings, dict) else settings
+
+    def group_configs(self, groups: Collection[str]) -> Iterator[tuple[str, list[Setting] | str]]:
+        self._raise("group_configs")
+        self.asked_groups.append(sorted(groups))
+        for name in sorted(groups):
+            yield name, self.group_settings.get(name, [])
 
     def log_sizes(self, broker: int) -> tuple[pa.Table, dict[str, str]] | str:
         self._raise("log_sizes")

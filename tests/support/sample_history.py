@@ -108,6 +108,11 @@ _ROWS: dict[str, Rows] = {
     "topic_names": [
         {"topic_id": "b3JkZXJzb3JkZXJzb3JkZQ", "topic": "orders", "learned_from": "broker", "learned_at": at(0)},
     ],
+    "group_configs": [
+        {"group_id": "queue", "name": "share.delivery.count.limit", "value": limit, "source": "group"}
+        | {"valid_from": at(since), "valid_to": None if until is None else at(until)}
+        for limit, since, until in (("3", 0.5, 2), ("5", 2, None))
+    ],
     "share_deliveries": [
         _delivered((0, 1), "archived", 4, None, 0),
         _delivered((2, 9), "acknowledged", 1, 0, 0.1),
@@ -536,10 +541,10 @@ ASKED: dict[str, tuple[str, Rows]] = {
             {
                 "archived_at": archived_at, "group_id": "queue", "topic": "orders", "partition": 0,
                 "first_offset": first, "last_offset": last, "records": last - first + 1, "deliveries": deliveries,
-                "is_first": is_first,
+                "delivery_limit": limit, "is_first": is_first,
             }
-            for archived_at, first, last, deliveries, is_first in (
-                ("2026-03-04T12:00:00Z", 0, 1, 4, True), ("2026-03-04T12:01:00Z", 12, 12, 3, False),
+            for archived_at, first, last, deliveries, limit, is_first in (
+                ("2026-03-04T12:00:00Z", 0, 1, 4, None, True), ("2026-03-04T12:01:00Z", 12, 12, 3, 3, False),
             )
         ],
     ),

@@ -126,6 +126,7 @@ def test_requests_can_be_encoded() -> None:
         internals.metadata_request(["orders"]),
         internals.api_versions_request(),
         internals.topic_configs_request(["orders"], ["retention.ms"]),
+        internals.group_configs_request(["queue"]),
         internals.fetch_request("orders", {0: 7}, partition_bytes=100, max_bytes=200, wait_ms=5),
     ]
     for request in requests:

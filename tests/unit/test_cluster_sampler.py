@@ -13,6 +13,7 @@ from grouptrail.cluster_facts.sample import (
     CLUSTER_INFO,
     CONFIGS,
     COORDINATORS,
+    GROUP_CONFIGS,
     OBSERVED_SCHEMAS,
     OPEN_SCHEMAS,
     PARTITIONS,
@@ -22,7 +23,7 @@ from grouptrail.cluster_facts.sample import (
 )
 from grouptrail.cluster_facts.sampler import CONFIG_SECONDS, CONTROLLER_UNANSWERED, Sampler
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, Setting
 from grouptrail.kafka.errors import KafkaUnreachableError
 from grouptrail.kafka.leader_epochs import LeaderEpoch
 from grouptrail.kafka.log_dirs import CLUSTER_DENIED
@@ -388,3 +389,48 @@ def test_log_sizes_not_answered_are_missing_and_the_others_are_there(cluster: Fa
     assert sizes(sampler)[1] == ("sizes of logs are unknown: it did not answer: 'broker 1'",)
     clock.now, cluster.failing = 900, {"releases": LOST}
     assert sizes(sampler)[0] is None, "brokers that do not answer are not waited for again"
+
+
+def test_settings_of_groups_are_read_of_share_and_streams_groups_when_one_is_new_and_every_ten_minutes(
+    cluster: FakeCluster, clock: Clock
+) -> None:
+    kinds = {"billing": "consumer", "queue": "share"}
+    sampler = Sampler(cluster, group_kinds=lambda: kinds, monotonic=clock)
+    lock = Setting("share.record.lock.duration.ms", "30000", 5)
+    limit = Setting("share.delivery.count.limit", "3", 8)
+    cluster.group_settings["queue"] = [lock, limit, Setting("consumer.session.timeout.ms", "45000", 5)]
+    cluster.group_settings["app"] = [Setting("streams.num.standby.replicas", "1", 4)]
+    first = sampler.sample(nothing())
+    assert [tuple(row.values()) for row in rows(first, GROUP_CONFIGS)] == [
+        ("queue", "share.record.lock.duration.ms", "30000", "default"),
+        ("queue", "share.delivery.count.limit", "3", "group"),
+    ]
+    assert GROUP_CONFIGS not in sampler.sample(known(first)).tables
+    kinds["app"] = "streams"
+    again = sampler.sample(known(first))
+    assert [row["group_id"] for row in rows(again, GROUP_CONFIGS)] == ["app", "queue", "queue"]
+    clock.now += CONFIG_SECONDS
+    del kinds["queue"]
+    last = sampler.sample(known(again))
+    assert [(row["name"], row["source"]) for row in rows(last, GROUP_CONFIGS)] == [
+        ("streams.num.standby.replicas", "broker")
+    ]
+    assert cluster.asked_groups == [["queue"], ["app", "queue"], ["app"]]
+
+
+def test_settings_of_groups_that_are_denied_keep_their_last_rows(cluster: FakeCluster, clock: Clock) -> None:
+    sampler = Sampler(cluster, group_kinds=lambda: {"queue": "share", "other": "share"}, monotonic=clock)
+    cluster.group_settings["queue"] = [Setting("share.delivery.count.limit", "3", 8)]
+    cluster.group_settings["other"] = CONFIGS_DENIED
+    first = sampler.sample(nothing())
+    assert first.problems == ("settings of groups are unknown: DESCRIBE_CONFIGS is denied: 'other'",)
+    assert first.tables[GROUP_CONFIGS].unanswered == set()
+    cluster.group_settings["queue"] = CONFIGS_DENIED
+    clock.now += CONFIG_SECONDS
+    second = sampler.sample(known(first))
+    assert (rows(second, GROUP_CONFIGS), second.tables[GROUP_CONFIGS].unanswered) == ([], {"queue"})
+    clock.now += CONFIG_SECONDS
+    cluster.failing["group_configs"] = LOST
+    third = sampler.sample(known(first))
+    assert GROUP_CONFIGS not in third.tables
+    assert third.problems == (f"settings of groups: {LOST}",)

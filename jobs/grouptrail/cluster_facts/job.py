@@ -16,6 +16,7 @@ from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.cluster_metadata import ClusterDescription
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.memory import release_memory
+from grouptrail.storage.buckets import OPEN_BUCKETS, in_buckets
 from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.last_sample import LastSample, read_last_sample, write_last_sample
 from grouptrail.storage.thread_query import IntervalQuery
@@ -54,8 +55,17 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
         write_last_sample(checkpoint, LastSample(asked_at, interval, problems, tuple(sorted(missing))))
 
     last = read_last_sample(warehouse, CLUSTER.name)
+    states = warehouse.table("group_states")
+
+    def group_kinds() -> dict[str, str]:
+        if not states.exists():
+            return {}
+        rows = states.select("group_id, group_kind", f"AND {in_buckets(range(OPEN_BUCKETS))} AND state <> 'Dead'")
+        return {row["group_id"]: row["group_kind"] for row in rows}
+
     sampler = Sampler(
         cluster,
+        group_kinds=group_kinds,
         missing=() if last is None else last.missing,
         log_sizes_seconds=settings.cluster_facts.log_sizes_interval_seconds,
     )

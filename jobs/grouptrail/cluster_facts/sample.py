@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from grouptrail.storage.schema import table_schema
 
-BROKERS, TOPICS, PARTITIONS, CONFIGS, COORDINATORS, CLUSTER_INFO = TABLES = (
+BROKERS, TOPICS, PARTITIONS, CONFIGS, GROUP_CONFIGS, COORDINATORS, CLUSTER_INFO = TABLES = (
     "brokers",
     "topics",
     "topic_partitions",
     "topic_configs",
+    "group_configs",
     "coordinators",
     "cluster_info",
 )
@@ -28,6 +29,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     TOPICS: ("topic",),
     PARTITIONS: ("topic", "partition"),
     CONFIGS: ("topic",),
+    GROUP_CONFIGS: ("group_id", "name"),
     COORDINATORS: ("record_partition",),
     CLUSTER_INFO: (),
 }
@@ -53,9 +55,9 @@ class Observation:
     """The rows of a table in a sample, with its columns `OBSERVED_SCHEMAS`, one for each key.
 
     They were so at some time between `asked_at`, before the first request, and `at`, after the last answer.
-    `unanswered` are topics (of coordinators: partitions) of which the sample says nothing, neither what they are nor
-    that they are gone. They are exceptions if `is_whole`; otherwise few topics were asked for. `past` are rows that
-    were over before the sample.
+    `unanswered` are topics (of coordinators partitions, of groups' settings groups) of which the sample says nothing,
+    neither what they are nor that they are gone. They are exceptions if `is_whole`; otherwise few topics were asked
+    for. `past` are rows that were over before the sample.
     """
 
     rows: pa.Table

@@ -16,6 +16,7 @@ from grouptrail.cluster_facts.sample import (
     CLUSTER_INFO,
     CONFIGS,
     COORDINATORS,
+    GROUP_CONFIGS,
     LOG_SIZES,
     OBSERVED_SCHEMAS,
     PARTITIONS,
@@ -24,7 +25,7 @@ from grouptrail.cluster_facts.sample import (
     Sample,
 )
 from grouptrail.kafka.cluster import DESCRIBE_DENIED
-from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, ClusterMetadata
+from grouptrail.kafka.cluster_metadata import CONFIGS_DENIED, ClusterMetadata, Setting
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.kafka.leader_epochs import LeaderEpoch, Place
@@ -51,6 +52,8 @@ COLUMN_OF = {
 """The column of `topic_configs` for each setting that is read."""
 _SINCE_REMOTE_STORAGE = ("remote.storage.enable", "local.retention.ms", "local.retention.bytes")
 _NO_SIZES = table_schema(LOG_SIZES, without=("cluster",)).empty_table()
+_SETTINGS_OF_KIND = {"share": ("share.", "errors.deadletterqueue."), "streams": ("streams.",)}
+_SOURCES = {5: "default", 8: "group"}
 _SILENT = "it did not answer"
 _DENIED = (DESCRIBE_DENIED, CONFIGS_DENIED)
 _RELEASE = ("release_from", "release_before")
@@ -68,6 +71,7 @@ class Described(Protocol):
         self, leader: int, newest: Mapping[Place, int], known: Mapping[Place, int]
     ) -> Mapping[Place, list[LeaderEpoch] | str]: ...
     def topic_configs(self, topics: Collection[str], keys: Sequence[str]) -> Iterable[tuple[str, Any]]: ...
+    def group_configs(self, groups: Collection[str]) -> Iterable[tuple[str, Sequence[Setting] | str]]: ...
     def log_sizes(self, broker: int) -> tuple[pa.Table, Mapping[str, str]] | str: ...
     def close(self) -> None: ...
 
@@ -84,12 +88,19 @@ class Sampler:
         cluster: Described,
         *,
         missing: Collection[str] = (),
+        group_kinds: Callable[[], Mapping[str, str]] = dict,
         log_sizes_seconds: float = 0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`log_sizes_seconds`: how often the sizes of logs are read; 0: never."""
+        """`group_kinds` returns the kind of each group that is there: share and streams groups' settings are read.
+
+        `log_sizes_seconds`: how often the sizes of logs are read; 0: never.
+        """
         self._cluster = cluster
+        self._group_kinds = group_kinds
+        self._group_configs_at: float | None = None
+        self._groups_read: Collection[str] = ()
         self._log_sizes_seconds = log_sizes_seconds
         self._monotonic = monotonic
         self._now = now
@@ -130,6 +141,8 @@ class Sampler:
         brokers = self._brokers(metadata.brokers, known, info, releases)
         described[BROKERS] = Observation(brokers, asked_at, self._now())
         described[CONFIGS] = self._configs(known, metadata.topics, unanswered, problems)
+        if (settings := self._group_configs(known[GROUP_CONFIGS], problems)) is not None:
+            described[GROUP_CONFIGS] = settings
         described[COORDINATORS] = self._coordinators(metadata.partitions, known[COORDINATORS], problems)
         if info is not None:
             rows = pa.Table.from_pylist([info], OBSERVED_SCHEMAS[CLUSTER_INFO])
@@ -287,6 +300,36 @@ class Sampler:
         not_read |= wanted - {row["topic"] for row in rows}
         read = pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[CONFIGS])
         return Observation(read, asked_at, self._now(), not_read, is_whole=is_due)
+
+    def _group_configs(self, known: pa.Table, problems: list[str]) -> Observation | None:
+        """Return the settings of share groups and streams groups if they are due, or one of these is new."""
+        kinds = {group: kind for group, kind in self._group_kinds().items() if kind in _SETTINGS_OF_KIND}
+        now = self._monotonic()
+        is_due = self._group_configs_at is None or now - self._group_configs_at >= CONFIG_SECONDS
+        if not is_due and kinds.keys() == self._groups_read:
+            return None
+        asked_at = self._now()
+        rows, failed = list[dict[str, Any]](), dict[str, str]()
+        try:
+            for group, settings in self._cluster.group_configs(kinds.keys()) if kinds else ():
+                if isinstance(settings, str):
+                    failed[group] = settings
+                    continue
+                rows += [
+                    _of_group(group, it) for it in settings if it.name.startswith(_SETTINGS_OF_KIND[kinds[group]])
+                ]
+        except ClusterError as error:
+            problems.append(f"settings of groups: {error}")
+            return None
+        self._group_configs_at, self._groups_read = now, kinds.keys()
+        problems += _by_reason("settings of groups are unknown", failed)
+        read = pa.Table.from_pylist(rows, OBSERVED_SCHEMAS[GROUP_CONFIGS])
+        return Observation(read, asked_at, self._now(), failed.keys() & set(known["group_id"].to_pylist()))
+
+
+def _of_group(group: str, setting: Setting) -> dict[str, Any]:
+    source = _SOURCES.get(setting.source, "broker")
+    return {"group_id": group, "name": setting.name, "value": setting.value, "source": source}
 
 
 def _of_epoch(one: LeaderEpoch) -> dict[str, int]:

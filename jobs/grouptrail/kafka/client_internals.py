@@ -41,6 +41,8 @@ _NO_SESSION = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": []
 
 # The first version of OffsetForLeaderEpoch that takes DESCRIBE on the topic, instead of CLUSTER_ACTION (KIP-320).
 _EPOCHS_BY_DESCRIBE = 3
+# ConfigResource.Type.GROUP, which kafka-python does not know.
+_GROUP_RESOURCE = 32
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
@@ -226,6 +228,12 @@ def metadata_request(topics: Collection[str] | None) -> Any:
 def topic_configs_request(topics: Iterable[str], keys: Collection[str]) -> Any:
     """Return the request for some settings of topics. Missing: `describe_configs` hides errors of single topics."""
     resources = [(ConfigResourceType.TOPIC, topic, list(keys)) for topic in topics]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=False)
+
+
+def group_configs_request(groups: Iterable[str]) -> Any:
+    """Return the request for all settings of groups. Missing: `describe_configs` knows no groups."""
+    resources = [(_GROUP_RESOURCE, group, None) for group in groups]
     return DescribeConfigsRequest(resources=resources, include_synonyms=False)
 
 

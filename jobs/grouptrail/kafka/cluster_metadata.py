@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -50,9 +50,18 @@ TOPICS_A_REQUEST = 500
 # Of three brokers the same one is named at random so often once in 2,000 samples.
 _CONTROLLER_REQUESTS = 8
 _TOPIC_DENIED = 29
+_GROUP_DENIED = 30
 # A partition without a leader (5) or with replicas that are offline (9) is described all the same.
 _DESCRIBED_ALL_THE_SAME = (0, 5, 9)
 _NO_ID = UUID(int=0)
+
+
+class Setting(NamedTuple):
+    """A setting in force; `source` is the number of Kafka's ConfigSource: 5 a default, 8 set for the group."""
+
+    name: str
+    value: str | None
+    source: int
 
 
 @dataclass(frozen=True)
@@ -182,6 +191,20 @@ class ClusterDescription(Cluster):
         for some in _parts(sorted(topics)):
             self._throttle.wait()
             yield from settings_of(self._send(client_internals.topic_configs_request(some, keys)))
+
+    def group_configs(self, groups: Iterable[str]) -> Iterator[tuple[str, list[Setting] | str]]:
+        """Yield each group with its settings in force, or why they are unknown (KIP-848; Kafka 4.0 and later).
+
+        Groups that do not exist have the defaults. Needs DESCRIBE_CONFIGS on the groups.
+        """
+        for some in _parts(sorted(groups)):
+            self._throttle.wait()
+            for one in self._send(client_internals.group_configs_request(some)).results:
+                code = one.error_code
+                if code:
+                    yield one.resource_name, CONFIGS_DENIED if code == _GROUP_DENIED else error_name(code)
+                else:
+                    yield one.resource_name, [Setting(it.name, it.value, it.config_source) for it in one.configs]
 
     def log_sizes(self, broker: int) -> tuple[pa.Table, dict[str, str]] | str:
         """Return the sizes of all replicas of a broker (node id), or why they are unknown: see `log_sizes_of`.

@@ -95,9 +95,18 @@ class PartitionState:
         if self.batches and self.batches[0].first < start_offset:
             self.batches[0] = self.batches[0]._replace(first=start_offset)
 
-    def awaiting_redelivery(self) -> list[StateBatch]:
-        """Return the offsets that were delivered and came back: they wait for another delivery, or are in one."""
-        return [batch for batch in self.batches if batch.state == AVAILABLE and batch.delivered > 0]
+    def came_back(self) -> tuple[int, int, int | None]:
+        """Return the figures `CAME_BACK` of the offsets that were delivered and came back.
+
+        They wait for another delivery, or are in one: that is not written.
+        """
+        count, most, offset = 0, 0, None
+        for first, last, state, delivered in self.batches:
+            if state == AVAILABLE and delivered > 0:
+                count += last - first + 1
+                if delivered > most:
+                    most, offset = delivered, first
+        return count, most, offset
 
 
 def _joined(batches: list[StateBatch]) -> list[StateBatch]:
@@ -138,7 +147,7 @@ class Deliveries:
         if row["start_offset"] is not None:
             state.drop_before(row["start_offset"])
         if state.is_whole:
-            row |= _figures(state)
+            row |= zip(CAME_BACK, state.came_back(), strict=True)
         place = {name: row[name] for name in _PLACE}
         return [{**place, **_columns(change), "is_first": is_first} for change, is_first in changes]
 
@@ -165,16 +174,6 @@ class Deliveries:
 
 def _batches(row: Row) -> list[StateBatch]:
     return [StateBatch(*batch.values()) for batch in row["state_batches"]]
-
-
-def _figures(state: PartitionState) -> Row:
-    waiting = state.awaiting_redelivery()
-    most = max(waiting, key=lambda batch: (batch.delivered, -batch.first), default=None)
-    return {
-        "awaiting_redelivery": sum(batch.last - batch.first + 1 for batch in waiting),
-        "most_deliveries": most.delivered if most else 0,
-        "most_delivered_offset": most.first if most else None,
-    }
 
 
 def _columns(change: Change) -> Row:
