@@ -1,0 +1,211 @@
+"""The history of a real Kafka Streams application on the classic protocol, compared with what it logs itself.
+
+Two instances count words, each with a standby of what the other has; one is closed and started again, then the other
+is killed. The tasks of every generation must be those that the instances took over, and at quiet moments the
+partitions those that Kafka's own tool prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from servers.kafka import VERSIONS, Broker
+from servers.offsets_topic import ensure_offsets_topic
+from support.cli_in_process import Cli, succeeded
+from support.history_tables import History, Row
+from support.kafka_clients import await_that
+from support.landed import config_of
+from support.observed_groups import now_ms
+from support.streams_apps import INPUT_TOPIC, StreamsApp, TaskEvent, create_topics
+
+GROUP = "word-count"
+REPARTITION_TOPIC = f"{GROUP}-KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"
+PARTITIONS = 3
+TASKS = frozenset(f"{part}_{number}" for part in (0, 1) for number in range(PARTITIONS))
+
+NEWEST, *OLDER = VERSIONS
+# An application that is upgraded from Kafka 1.1 writes user data of version 2, and is not cooperative.
+RUNS = [
+    pytest.param((NEWEST, {}), id=NEWEST),
+    *(pytest.param((version, {}), id=version, marks=pytest.mark.full) for version in OLDER),
+    pytest.param((OLDER[-1], {"upgrade.from": "1.1"}), id="version-2", marks=pytest.mark.full),
+]
+
+Places = dict[str, frozenset[tuple[str, int]]]
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """A moment at which the application had settled: its members' tasks, and their partitions by Kafka's own tool."""
+
+    at_ms: int
+    members: dict[str, TaskEvent]
+    instances: dict[str, tuple[str, str]]
+    """The process id and endpoint of each member."""
+    partitions: Places
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the instances and the tool said, and the history."""
+
+    events: list[TaskEvent]
+    quiet: list[Quiet]
+    history: History
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Iterator[Run]:
+    version, settings = request.param
+    folder = tmp_path_factory.mktemp("application")
+    properties = {"offsets.topic.num.partitions": "4", "log.cleaner.enable": "false"}
+    with Broker(folder / "kafka", version=version, properties=properties) as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        create_topics(broker.bootstrap, partitions=PARTITIONS)
+        write_lines(broker)
+        events, quiet = schedule(broker, folder, version, settings)
+        config = config_of(broker.bootstrap, folder / "warehouse")
+        succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
+        yield Run(events, quiet, History.read(config))
+
+
+def schedule(
+    broker: Broker, folder: Path, version: str, settings: dict[str, str]
+) -> tuple[list[TaskEvent], list[Quiet]]:
+    instances = [
+        StreamsApp(folder / name, broker.bootstrap, GROUP, protocol="classic", version=version, settings=settings)
+        for name in ("first", "second")
+    ]
+    first, second = instances
+    try:
+        first.start()
+        quiet = [await_quiet(broker, first)]
+        second.start()
+        quiet.append(await_quiet(broker, first, second))
+        first.stop()  # it sends no leave: its session has to expire
+        quiet.append(await_quiet(broker, second))
+        first.start()
+        quiet.append(await_quiet(broker, first, second))
+        second.kill()
+        quiet.append(await_quiet(broker, first))
+        return [event for one in instances for event in one.assignments()], quiet
+    finally:
+        for one in instances:
+            one.kill()
+
+
+def await_quiet(broker: Broker, *instances: StreamsApp) -> Quiet:
+    """Wait until these instances have all tasks in one generation, also after the tool has described them."""
+    found: list[Quiet] = []
+
+    def is_quiet() -> bool:
+        members = settled(instances)
+        if members is None:
+            return False
+        partitions = described(broker)
+        if settled(instances) != members or partitions.keys() != members.keys():
+            return False
+        ids = {one.assignments()[-1].member_id: (one.process_id(), one.endpoint) for one in instances}
+        found.append(Quiet(now_ms(), members, ids, partitions))
+        return True
+
+    await_that(is_quiet)
+    return found[0]
+
+
+def settled(instances: tuple[StreamsApp, ...]) -> dict[str, TaskEvent] | None:
+    if any(one.state() != "RUNNING" or not one.assignments() for one in instances):
+        return None
+    last = {event.member_id: event for event in (one.assignments()[-1] for one in instances)}
+    active = sorted(task for event in last.values() for task in event.active)
+    is_one = len({event.generation for event in last.values()}) == 1 and len(last) == len(instances)
+    return last if is_one and active == sorted(TASKS) else None
+
+
+def described(broker: Broker) -> Places:
+    """Return the partitions of each member according to `kafka-consumer-groups --describe --members --verbose`."""
+    printed = broker.tool(
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *("--bootstrap-server", broker.bootstrap, "--describe", "--group", GROUP, "--members", "--verbose"),
+    )
+    rows = [line.split(None, 5) for line in printed.stdout.splitlines() if line.startswith(GROUP)]
+    return {row[1]: _places(row[5]) for row in rows}
+
+
+def _places(text: str) -> frozenset[tuple[str, int]]:
+    """Read partitions as the tool prints them: `topic(0,2), other(1)` up to 4.0, then `topic:0,2; other:1`."""
+    parts = re.findall(r"([\w.-]+)[(:]([\d,]+)", text)
+    return frozenset((topic, int(number)) for topic, numbers in parts for number in numbers.split(",") if number)
+
+
+def write_lines(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(300):
+        producer.produce(INPUT_TOPIC, f"word{number} and word{number % 7}", partition=number % PARTITIONS)
+    producer.flush()
+
+
+def tasks_in(run: Run, event: TaskEvent) -> dict[str, frozenset[str]]:
+    """Return the tasks of an event's member in its generation, by role, according to the history."""
+    rows = [
+        row
+        for row in run.history.of("task_assignments", GROUP)
+        if row["member_id"] == event.member_id
+        and row["from_generation"] <= event.generation
+        and (row["is_open"] or row["until_generation"] > event.generation)
+    ]
+    return {role: frozenset(_name(row) for row in rows if row["role"] == role) for role in ("active", "standby")}
+
+
+def tasks_at(run: Run, at_ms: int) -> list[Row]:
+    return run.history.at("task_assignments", GROUP, at_ms, "assigned_from", "assigned_until")
+
+
+def _name(row: Row) -> str:
+    return f"{row['subtopology']}_{row['task']}"
+
+
+def test_tasks_of_every_generation_are_those_that_the_instances_took_over(run: Run) -> None:
+    assert len({event.member_id for event in run.events}) == 3
+    assert any(event.standby for event in run.events)
+    for event in run.events:
+        assert tasks_in(run, event) == {"active": event.active, "standby": event.standby}, event
+
+
+def test_tasks_at_quiet_moments_are_active_once_and_have_process_and_endpoint(run: Run) -> None:
+    for quiet in run.quiet:
+        rows = tasks_at(run, quiet.at_ms)
+        assert sorted(_name(row) for row in rows if row["role"] == "active") == sorted(TASKS)
+        shown = {row["member_id"]: (row["process_id"], row["endpoint"]) for row in rows}
+        assert shown == quiet.instances
+
+
+def test_source_topics_with_active_tasks_are_the_partitions_that_kafkas_tool_prints(run: Run) -> None:
+    topology = run.history.of("streams_topology", GROUP)
+    assert {(row["subtopology"], row["topic"], row["usage"]) for row in topology} == {
+        ("0", INPUT_TOPIC, "source"),
+        ("1", REPARTITION_TOPIC, "source"),
+    }
+    topics = {row["subtopology"]: row["topic"] for row in topology}
+    for quiet in run.quiet:
+        places: dict[str, Any] = {}
+        for row in tasks_at(run, quiet.at_ms):
+            if row["role"] == "active":
+                places.setdefault(row["member_id"], set()).add((topics[row["subtopology"]], row["task"]))
+        assert places == quiet.partitions
+
+
+def test_tasks_of_instances_that_are_gone_end_with_their_members(run: Run) -> None:
+    """The one that was closed had not left, so the broker removed it as it removed the one that was killed."""
+    gone = {event.member_id for event in run.events} - run.quiet[-1].members.keys()
+    ended = {row["ended"] for row in run.history.of("task_assignments", GROUP) if row["member_id"] in gone}
+    assert ended <= {"member_gone", "given_up"}
+    last = [row for row in run.history.of("task_assignments", GROUP) if row["is_open"]]
+    assert {row["member_id"] for row in last} == run.quiet[-1].members.keys()
