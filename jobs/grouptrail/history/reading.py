@@ -32,6 +32,17 @@ _STABLE = {"consumer": 0, "share": 0, "streams": 1}
 _REVOKING = {"consumer": 1, "streams": 2}
 _ROLES: tuple[Role, ...] = ("active", "standby", "warmup")
 
+# The time of the next rebalance in an assignment of Kafka Streams: at once, for tasks that others give up, and none.
+_AT_ONCE, _NO_REBALANCE = 0, (1 << 63) - 1
+
+# AssignorError of Kafka Streams, by code.
+_ERRORS = {
+    1: "INCOMPLETE_SOURCE_TOPIC_METADATA",
+    2: "VERSION_PROBING",
+    3: "ASSIGNMENT_ERROR",
+    4: "SHUTDOWN_REQUESTED",
+}
+
 
 def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_miss_records: bool = False) -> Group:
     """Return the group after an operation; `may_miss_records`: compaction may have taken records right before it."""
@@ -308,11 +319,13 @@ def _classic_member(body: Body, streams: Body | None, before: Member | None) -> 
 
 def _of_streams(said: Body) -> Body:
     """Return what a member of a Kafka Streams application says of itself and is told, in its user data."""
-    subscription, assignment = said["subscription"] or {}, said["assignment"]
+    subscription, assignment = said["subscription"] or {}, said["assignment"] or {}
+    next_at = assignment.get("nextRebalanceMs", _NO_REBALANCE)
     return {
-        "tasks": None if assignment is None or "error" in assignment else _classic_tasks(assignment),
+        "tasks": _classic_tasks(assignment) if "activeTasks" in assignment else None,
         "process_id": subscription.get("processId"),
         "endpoint": subscription.get("userEndPoint") or None,
+        "rejoins_at": next_at if _AT_ONCE < next_at < _NO_REBALANCE else None,
     }
 
 
@@ -328,6 +341,13 @@ def subtopology_of(task: Body) -> str:
     """Return a subtopology as `TaskId` prints it: after the name of its topology, if that has one."""
     name, number = task.get("namedTopology"), task["topicGroupId"]
     return f"{name}__{number}" if name else str(number)
+
+
+def assignor_error(operation: Operation) -> str | None:
+    """Return the error that the leader of a Kafka Streams application assigned instead of tasks."""
+    said = [one for record in operation for one in ((record.body or {}).get("streams") or {}).values()]
+    code = next((code for one in said if (code := (one["assignment"] or {}).get("errCode", 0))), None)
+    return None if code is None else _ERRORS.get(code, f"error {code}")
 
 
 def _of_connect(subscription: Body, assignment: Body, owned: frozenset[Partition] | None) -> Body:
