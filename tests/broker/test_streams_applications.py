@@ -8,13 +8,12 @@ partitions those that Kafka's own tool prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
+from grouptrail.config import Config
 from servers.kafka import VERSIONS, Broker
 from servers.offsets_topic import ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
@@ -22,12 +21,16 @@ from support.history_tables import History, Row
 from support.kafka_clients import await_that
 from support.landed import config_of
 from support.observed_groups import now_ms
+from support.queries import asked
 from support.streams_apps import INPUT_TOPIC, StreamsApp, TaskEvent, create_topics
 
 GROUP = "word-count"
 REPARTITION_TOPIC = f"{GROUP}-KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"
 PARTITIONS = 3
 TASKS = frozenset(f"{part}_{number}" for part in (0, 1) for number in range(PARTITIONS))
+
+# An instance commits when it gives tasks up, and so lags behind at other times.
+RARE_COMMITS = {"commit.interval.ms": "3600000"}
 
 NEWEST, *OLDER = VERSIONS
 # An application that is upgraded from Kafka 1.1 writes user data of version 2, and is not cooperative.
@@ -55,51 +58,58 @@ class Quiet:
 class Run:
     """What the instances and the tool said, and the history."""
 
+    config: Config
     events: list[TaskEvent]
     quiet: list[Quiet]
     history: History
+    lag: dict[tuple[str, int], int]
     prints_topics: bool
     """Whether the tool prints the topics of partitions."""
 
 
 @pytest.fixture(scope="module", params=RUNS)
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Run:
     version, settings = request.param
     folder = tmp_path_factory.mktemp("application")
     properties = {"offsets.topic.num.partitions": "4", "log.cleaner.enable": "false"}
     with Broker(folder / "kafka", version=version, properties=properties) as broker:
         ensure_offsets_topic(broker.bootstrap)
         create_topics(broker.bootstrap, partitions=PARTITIONS)
-        write_lines(broker)
-        events, quiet = schedule(broker, folder, version, settings)
         config = config_of(broker.bootstrap, folder / "warehouse")
-        succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
-        yield Run(events, quiet, History.read(config), not version.startswith("3."))
+        settings = {**RARE_COMMITS, **settings}
+        instances = [
+            StreamsApp(folder / name, broker.bootstrap, GROUP, protocol="classic", version=version, settings=settings)
+            for name in ("first", "second")
+        ]
+        try:
+            quiet = schedule(broker, *instances)
+            await_that(lambda: lag(broker) == lag(broker) and any(lag(broker).values()))
+            left = lag(broker)
+            jobs = ("decode", "log-offsets", "history", "lag")
+            succeeded(cli(config, "run", *(word for job in jobs for word in ("--job", job)), "--once"))
+            assert lag(broker) == left, "not a quiet moment"
+        finally:
+            for one in instances:
+                one.kill()
+    events = [event for one in instances for event in one.assignments()]
+    return Run(config, events, quiet, History.read(config), left, prints_topics=not version.startswith("3."))
 
 
-def schedule(
-    broker: Broker, folder: Path, version: str, settings: dict[str, str]
-) -> tuple[list[TaskEvent], list[Quiet]]:
-    instances = [
-        StreamsApp(folder / name, broker.bootstrap, GROUP, protocol="classic", version=version, settings=settings)
-        for name in ("first", "second")
-    ]
-    first, second = instances
-    try:
-        first.start()
-        quiet = [await_quiet(broker, first)]
-        second.start()
-        quiet.append(await_quiet(broker, first, second))
-        first.stop()  # it sends no leave: its session has to expire
-        quiet.append(await_quiet(broker, second))
-        first.start()
-        quiet.append(await_quiet(broker, first, second))
-        second.kill()
-        quiet.append(await_quiet(broker, first))
-        return [event for one in instances for event in one.assignments()], quiet
-    finally:
-        for one in instances:
-            one.kill()
+def schedule(broker: Broker, first: StreamsApp, second: StreamsApp) -> list[Quiet]:
+    """Let the instances come and go, and return the quiet moments in between; at the end the first one runs."""
+    write_lines(broker)
+    first.start()
+    quiet = [await_quiet(broker, first)]
+    second.start()
+    quiet.append(await_quiet(broker, first, second))
+    first.stop()  # it sends no leave: its session has to expire
+    quiet.append(await_quiet(broker, second))
+    first.start()
+    quiet.append(await_quiet(broker, first, second))
+    second.kill()
+    quiet.append(await_quiet(broker, first))
+    write_lines(broker)
+    return quiet
 
 
 def await_quiet(broker: Broker, *instances: StreamsApp) -> Quiet:
@@ -131,13 +141,27 @@ def settled(instances: tuple[StreamsApp, ...]) -> dict[str, TaskEvent] | None:
 
 
 def described(broker: Broker) -> Places:
-    """Return the partitions of each member according to `kafka-consumer-groups --describe --members --verbose`."""
-    printed = broker.tool(
+    """Return the partitions of each member according to Kafka's tool."""
+    rows = printed(broker, "--members", "--verbose")
+    return {row["CONSUMER-ID"]: _places(row.get("ASSIGNMENT") or row["CURRENT-ASSIGNMENT"]) for row in rows}
+
+
+def lag(broker: Broker) -> dict[tuple[str, int], int]:
+    """Return the lag of each partition with a commit according to Kafka's tool."""
+    rows = printed(broker, "--offsets")
+    return {(row["TOPIC"], int(row["PARTITION"])): int(row["LAG"]) for row in rows if row["LAG"] != "-"}
+
+
+def printed(broker: Broker, *options: str) -> list[dict[str, str]]:
+    """Return the table that `kafka-consumer-groups --describe` prints; the last column may have spaces."""
+    done = broker.tool(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        *("--bootstrap-server", broker.bootstrap, "--describe", "--group", GROUP, "--members", "--verbose"),
+        *("--bootstrap-server", broker.bootstrap, "--describe", "--group", GROUP, *options),
     )
-    rows = [line.split(None, 5) for line in printed.stdout.splitlines() if line.startswith(GROUP)]
-    return {row[1]: _places(row[5]) for row in rows}
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    names = next((line.split() for line in lines if line.startswith("GROUP")), [])
+    rows = [line.split(None, len(names) - 1) for line in lines if line.startswith(GROUP)]
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _places(text: str) -> list[tuple[str, int]]:
@@ -202,6 +226,16 @@ def test_source_topics_with_active_tasks_are_the_partitions_that_kafkas_tool_pri
                 topic = topics[row["subtopology"]] if run.prints_topics else ""
                 places.setdefault(row["member_id"], []).append((topic, row["task"]))
         assert {member: sorted(listed) for member, listed in places.items()} == quiet.partitions
+
+
+def test_lag_of_each_task_is_that_of_its_partition(run: Run) -> None:
+    """Each subtopology reads one topic; a partition without a commit has no lag."""
+    rows = asked(run.config, "SELECT * FROM task_lag WHERE role = 'active'")
+    topics = {"0": INPUT_TOPIC, "1": REPARTITION_TOPIC}
+    ours = {(topics[row["subtopology"]], row["task"]): row["lag"] for row in rows}
+    assert ours == {
+        (topic, task): run.lag.get((topic, task)) for topic in topics.values() for task in range(PARTITIONS)
+    }
 
 
 def test_tasks_of_instances_that_are_gone_end_with_their_members(run: Run) -> None:
