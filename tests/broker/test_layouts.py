@@ -79,7 +79,7 @@ def test_streams_subscription_layout_matches_kafka_message_definition(release: s
     """What classic Kafka Streams members write; its version is the first field, an int32."""
     with zipfile.ZipFile(kafka.fetch_streams(release) / f"kafka-streams-{release}.jar") as jar:
         text = jar.read("common/message/SubscriptionInfoData.json").decode()
-    text = re.sub(r"\s//.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(^|\s)//.*$", "", text, flags=re.MULTILINE)
     definition, layout = json.loads(re.sub(r"/\*.*?\*/", "", text)), messages()["StreamsSubscriptionInfo"]
     assert Versions.parse(definition["validVersions"]) == layout.versions
     assert_flexible_alike(definition, layout)
