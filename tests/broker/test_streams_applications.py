@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -256,3 +257,32 @@ def test_tasks_of_instances_that_are_gone_end_with_their_members(run: Run) -> No
     assert ended <= {"member_gone", "given_up"}
     last = [row for row in run.history.of("task_assignments", GROUP) if row["is_open"]]
     assert {row["member_id"] for row in last} == run.quiet[-1].members.keys()
+
+
+@pytest.mark.full
+def test_rebalance_that_a_member_was_to_begin_is_a_probing_rebalance(tmp_path: Path, cli: Cli) -> None:
+    """A new instance first restores the state of the tasks that it is to get; a minute later the group rebalances."""
+    settings = {
+        "num.standby.replicas": "0",
+        "acceptable.recovery.lag": "0",
+        "probing.rebalance.interval.ms": "60000",  # the least
+    }
+    with Broker(tmp_path / "kafka", properties={"offsets.topic.num.partitions": "4"}) as broker:
+        ensure_offsets_topic(broker.bootstrap)
+        create_topics(broker.bootstrap, partitions=PARTITIONS)
+        first, second = (
+            StreamsApp(tmp_path / name, broker.bootstrap, GROUP, protocol="classic", settings=settings)
+            for name in ("first", "second")
+        )
+        with first:
+            await_quiet(broker, first)
+            write_lines(broker)
+            await_that(lambda: len(left := lag(broker)) == 2 * PARTITIONS and not any(left.values()))
+            with second:
+                await_that(lambda: bool(first.probed_generations() + second.probed_generations()), seconds=120)
+                await_quiet(broker, first, second)
+        probed = {*first.probed_generations(), *second.probed_generations()}
+        config = config_of(broker.bootstrap, tmp_path / "warehouse")
+        succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
+    rebalances = History.read(config).of("rebalances", GROUP)
+    assert {row["to_generation"] for row in rebalances if row["cause"] == "probing_rebalance"} == probed

@@ -37,6 +37,13 @@ _ASSIGNED = re.compile(
     re.DOTALL,
 )
 
+# Log lines of ConsumerCoordinator: a member that was asked to join again at a time, and the generation that follows.
+_PROBED = re.compile(
+    r"triggered followup rebalance scheduled for [1-9]\d*(?:(?!Request joining group).)*?"
+    r"Successfully joined group with generation Generation\{generationId=(?P<generation>\d+), ",
+    re.DOTALL,
+)
+
 # Log line of KafkaStreams; the id of the client ends with the process id, a UUID.
 _TRANSITION = re.compile(r"stream-client \[.*?(?P<process>[0-9a-f-]{36})\] State transition from \w+ to (?P<to>\w+)")
 
@@ -158,6 +165,10 @@ class StreamsApp:
             TaskEvent(int(one["generation"]), one["member"], _tasks(one["active"]), _tasks(one["standby"]))
             for one in _ASSIGNED.finditer(self.log_file.read_text(errors="replace"))
         ]
+
+    def probed_generations(self) -> list[int]:
+        """Return the generations that its members began because their leader had asked them to, at a time."""
+        return [int(one["generation"]) for one in _PROBED.finditer(self.log_file.read_text(errors="replace"))]
 
     def await_running(self) -> None:
         """Wait until its client has its tasks and runs them."""
