@@ -40,6 +40,7 @@ class Fixed:
     zero = 0
 
     def __init__(self, form: str) -> None:
+        self.form = form
         self._struct = Struct(">" + form)
         self._size = self._struct.size
 
@@ -245,6 +246,10 @@ class ListOf:
         count, at = self._length.read(data, at)
         if count < 0:
             return None, at
+        if isinstance(self._item, StructOf) and self._item.packed is not None:
+            end = at + count * self._item.packed.size
+            if end <= len(data):
+                return [self._item.named(values) for values in self._item.packed.iter_unpack(data[at:end])], end
         items = []
         for _ in range(count):
             item, at = self._item.read(data, at)
@@ -289,7 +294,10 @@ class Tagged:
 
 
 class StructOf:
-    """Fields in order, then tagged fields in flexible versions. Unknown tags are kept under `UNKNOWN_TAGS`."""
+    """Fields in order, then tagged fields in flexible versions. Unknown tags are kept under `UNKNOWN_TAGS`.
+
+    `packed` reads all fields at once if they are integers alone, and there are no tags; a list has thousands of them.
+    """
 
     def __init__(
         self,
@@ -305,6 +313,14 @@ class StructOf:
         self._flexible = flexible
         self._tail_from = len(self._fields) if tail_from is None else tail_from
         self._tail_as_null = tail_as_null
+        self._names = tuple(name for name, _ in self._fields)
+        integers = [codec for _, codec in self._fields if isinstance(codec, Fixed)]
+        is_packed = bool(integers) and len(integers) == len(self._fields) and not flexible and tail_from is None
+        self.packed = Struct(">" + "".join(codec.form for codec in integers)) if is_packed else None
+
+    def named(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the fields of a packed struct."""
+        return dict(zip(self._names, values, strict=True))
 
     @property
     def zero(self) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def streams_json(members: Iterable[Mapping[str, Any]]) -> str:
     said = {
         member["member_id"]: {
             "subscription": _subscription((member["subscription"] or {}).get("user_data")),
-            "assignment": _assignment((member["assignment"] or {}).get("user_data")),
+            "assignment": _decoded(_ASSIGNMENT, (member["assignment"] or {}).get("user_data")),
         }
         for member in members
     }
@@ -54,17 +54,14 @@ def _subscription(user_data: bytes | None) -> dict[str, Any] | None:
     return said
 
 
-def _assignment(user_data: bytes | None) -> dict[str, Any] | None:
-    said = _decoded(_ASSIGNMENT, user_data)
-    return said and {name: value for name, value in said.items() if name not in _OF_ALL_MEMBERS}
-
-
 def _decoded(layout: str, user_data: bytes | None) -> dict[str, Any] | None:
     if not user_data:
         return None
     blob = decode_blob(layout, user_data)
-    if blob.error is None:
-        return {"version": blob.version, **data_json(blob.data)}
+    if blob.data is not None:
+        own = {name: value for name, value in blob.data.items() if name not in _OF_ALL_MEMBERS}
+        return {"version": blob.version, **data_json(own)}
+    assert blob.error is not None
     if blob.error.kind == "unknown_version":
         return {"version": int.from_bytes(user_data[:4], "big", signed=True), "error": blob.error.kind}
     return {"error": blob.error.kind}
