@@ -144,6 +144,26 @@ def test_generations_connect_group_has_every_assignment_in_its_worker_logs(
         assert described_members(row)[logged.member_id].partitions == logged.has, logged
 
 
+@pytest.mark.parametrize("scenario", GROUPS)
+def test_task_assignments_stable_connect_group_has_the_tasks_of_workers_rest_api(
+    recorded: RecordedGroups, scenario: str
+) -> None:
+    """A connector is its task -1; the endpoint is the worker's REST address."""
+    group = recorded.groups[scenario]
+    workers = {
+        event.member_id: f"http://{worker.name}/" for worker in group.workers for event in worker.assignments()
+    }
+    for stable in recorded.stable_states(scenario):
+        rows = recorded.history.at(
+            "task_assignments", group.group_id, stable.at_ms, "assigned_from", "assigned_until"
+        )
+        assert {(row["role"], row["process_id"]) for row in rows} == {("active", None)}
+        assert {(row["member_id"], row["subtopology"], row["task"]) for row in rows} == {
+            (name, *task) for name, member in stable.group.members.items() for task in member.partitions
+        }
+        assert all(row["endpoint"] == workers[row["member_id"]] for row in rows)
+
+
 def newcomer(before: StableState, after: StableState) -> str:
     (member_id,) = after.group.members.keys() - before.group.members.keys()
     return member_id

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import zipfile
 from importlib.resources import files
 from typing import Any
 
@@ -68,6 +70,23 @@ def test_consumer_protocol_layout_matches_kafka_message_definition(release: str,
     assert_flexible_alike(definition, layout)
     for version in versions_of(definition):
         assert shape_of_layout(layout, layout.value, version) == shape_of_definition(definition, version)
+
+
+@pytest.mark.parametrize(
+    "release", [NEWEST, *(pytest.param(older, marks=IN_FULL) for older in (BEFORE, FORMER, OLDEST))]
+)
+def test_streams_subscription_layout_matches_kafka_message_definition(release: str) -> None:
+    """What classic Kafka Streams members write; its version is the first field, an int32."""
+    with zipfile.ZipFile(kafka.fetch_streams(release) / f"kafka-streams-{release}.jar") as jar:
+        text = jar.read("common/message/SubscriptionInfoData.json").decode()
+    text = re.sub(r"(^|\s)//.*$", "", text, flags=re.MULTILINE)
+    definition, layout = json.loads(re.sub(r"/\*.*?\*/", "", text)), messages()["StreamsSubscriptionInfo"]
+    assert Versions.parse(definition["validVersions"]) == layout.versions
+    assert_flexible_alike(definition, layout)
+    for version in versions_of(definition):
+        (prefix, *fields), tagged = shape_of_definition(definition, version)
+        assert prefix[:2] == ("version", layout.prefix)
+        assert shape_of_layout(layout, layout.value, version) == (fields, tagged)
 
 
 @pytest.mark.parametrize("release", [NEWEST, BEFORE, pytest.param(FORMER, marks=IN_FULL)])

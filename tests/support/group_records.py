@@ -67,6 +67,8 @@ def as_record(offset: int, at: int, key: bytes, value: bytes) -> Record:
         for one in row["members"]
     ]
     body = {**_said(row), "state_at": from_time(row["state_at"]), "members": listed}
+    if row["streams"] is not None:
+        body["streams"] = json.loads(row["streams"])
     return Record(offset, at, "GroupMetadata", None, body)
 
 

@@ -86,7 +86,7 @@ def _one(message: Message, field: Field, version: int) -> SearchStrategy[Any]:
         return st.integers(low, high) | st.sampled_from([low, high, 0, max(low, -1)])
     if field.type == "uuid":
         return UUIDS
-    if field.type == "string":
+    if field.type in ("string", "utf16"):
         return st.text(max_size=12) | st.just("x" * 200)
     if field.type == "bytes":
         return st.binary(max_size=40)

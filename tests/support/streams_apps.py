@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -27,6 +28,22 @@ _MAIN_CLASS = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
 _IN_MEMORY = "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers"
 _STOP_DEADLINE_SECONDS = 30.0
 
+# Log lines of ConsumerCoordinator and, after it, of TaskManager.
+_ASSIGNED = re.compile(
+    r"Successfully synced group in generation Generation\{generationId=(?P<generation>\d+), "
+    r"memberId='(?P<member>.+?)'(?:(?!Successfully joined group).)*?Handle new assignment with:\n"
+    r"\tNew active tasks: \[(?P<active>.*?)\]\n\tNew standby tasks: \[(?P<standby>.*?)\]\n"
+    r"\tExisting active tasks: ",
+    re.DOTALL,
+)
+
+# Log lines of ConsumerCoordinator: a member that was asked to join again at a time, and the generation that follows.
+_PROBED = re.compile(
+    r"triggered followup rebalance scheduled for [1-9]\d*(?:(?!Request joining group).)*?"
+    r"Successfully joined group with generation Generation\{generationId=(?P<generation>\d+), ",
+    re.DOTALL,
+)
+
 # Log line of KafkaStreams; the id of the client ends with the process id, a UUID.
 _TRANSITION = re.compile(r"stream-client \[.*?(?P<process>[0-9a-f-]{36})\] State transition from \w+ to (?P<to>\w+)")
 
@@ -37,6 +54,16 @@ def create_topics(bootstrap: str, *, partitions: int) -> None:
     topics = [NewTopic(INPUT_TOPIC, partitions, 1), NewTopic(OUTPUT_TOPIC, 1, 1)]
     for created in admin.create_topics(topics).values():
         created.result()
+
+
+@dataclass(frozen=True)
+class TaskEvent:
+    """The tasks of a classic member in a generation, as `subtopology_task`."""
+
+    generation: int
+    member_id: str
+    active: frozenset[str]
+    standby: frozenset[str]
 
 
 class StreamsApp:
@@ -132,6 +159,17 @@ class StreamsApp:
         """Return the process id, a UUID; as no store is on disk, each start has a new one."""
         return str(_TRANSITION.findall(self.log())[-1][0])
 
+    def assignments(self) -> list[TaskEvent]:
+        """Return all assignments of its classic members that it took over, since its first start, in order."""
+        return [
+            TaskEvent(int(one["generation"]), one["member"], _tasks(one["active"]), _tasks(one["standby"]))
+            for one in _ASSIGNED.finditer(self.log_file.read_text(errors="replace"))
+        ]
+
+    def probed_generations(self) -> list[int]:
+        """Return the generations that its members began because their leader had asked them to, at a time."""
+        return [int(one["generation"]) for one in _PROBED.finditer(self.log_file.read_text(errors="replace"))]
+
     def await_running(self) -> None:
         """Wait until its client has its tasks and runs them."""
         await_that(self._runs)
@@ -152,3 +190,7 @@ _PROTOCOL_SETTINGS: dict[str, dict[str, str]] = {
     # A streams group's standby replicas, session timeout and heartbeats are settings of the group, on the brokers.
     "streams": {"group.protocol": "streams"},
 }
+
+
+def _tasks(listed: str) -> frozenset[str]:
+    return frozenset(filter(None, listed.split(", ")))

@@ -1,6 +1,7 @@
 """The vectors written and read back by Kafka's own classes.
 
-Those of the group coordinator are from 4.3.0, those of the share coordinator from 4.4.0. The classes of 4.2.0 and
+Those of the group coordinator are from 4.3.0, those of the share coordinator from 4.4.0, and those of Kafka Streams'
+user data from 4.4.0, whose classes write the same bytes in 4.3.0, 4.1.1 and 3.9.1. The classes of 4.2.0 and
 4.3.0 write and read the latter alike, and so do those of 4.1.1 where no delivery-complete count is set.
 """
 

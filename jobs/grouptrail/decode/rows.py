@@ -11,6 +11,7 @@ from grouptrail.decode.members import member_row, member_values
 from grouptrail.decode.times import from_time, to_time
 from grouptrail.wire.layout import record_types
 from grouptrail.wire.records import Key, Record, Value, decode_record, encode_key, encode_value
+from grouptrail.wire.streams import PROTOCOL, streams_json
 from grouptrail.wire.text import data_json, values_from_json
 
 Row = dict[str, Any]
@@ -131,6 +132,10 @@ def _commit_record(row: Row) -> tuple[Key, Value | None]:
 def _group_metadata_row(key: Key, value: Value | None) -> Row:
     data = value.data if value else {}
     members = data.get("members")
+    rows = None
+    if members is not None:
+        about = {"protocol_type": data["protocolType"], "protocol": data["protocol"]}
+        rows = [member_row(member, **about) for member in members]
     return {
         "group_id": key.data["group"],
         "protocol_type": data.get("protocolType"),
@@ -138,11 +143,8 @@ def _group_metadata_row(key: Key, value: Value | None) -> Row:
         "protocol": data.get("protocol"),
         "leader": data.get("leader"),
         "state_at": to_time(data.get("currentStateTimestamp")),
-        "members": None
-        if members is None
-        else [
-            member_row(member, protocol_type=data["protocolType"], protocol=data["protocol"]) for member in members
-        ],
+        "members": rows,
+        "streams": streams_json(rows) if rows and data["protocol"] == PROTOCOL else None,
     }
 
 

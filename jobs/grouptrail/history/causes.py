@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from grouptrail.history.changes import LATEST_FIRST_EPOCH, Change
@@ -11,6 +12,7 @@ from grouptrail.history.endings import ending
 from grouptrail.history.evidence import COMPACTED_NOTE, IN_ONE_EPOCH, POLLED_NOTE, UNREADABLE_NOTE, Evidence
 from grouptrail.history.group import Group, Member, Partition, PartitionCount, owned_by_anyone, targeted
 from grouptrail.history.operations import CLASSIC
+from grouptrail.history.reading import assignor_error
 from grouptrail.history.rows import Values
 from grouptrail.history.state import FoldState, TargetBaseline
 
@@ -273,7 +275,27 @@ def _classic(rebalance: Rebalance) -> Finding:
         return Finding(Evidence.ASSIGNMENTS_UNREADABLE, "assignments could not be read")
     if rebalance.is_after_downgrade:
         return Finding(Evidence.FIRST_AFTER_DOWNGRADE, "the first assignment by the classic members")
-    return _by_leader_epochs(rebalance, _by_assignment(rebalance, had, has))
+    if (error := assignor_error(rebalance.change.operation)) is not None:
+        return Finding(Evidence.ASSIGNOR_ERROR, f"the application's leader assigned nothing: {error}")
+    finding = _by_assignment(rebalance, had, has)
+    return _by_probing_time(rebalance.change, finding) or _by_leader_epochs(rebalance, finding)
+
+
+def _by_probing_time(change: Change, finding: Finding) -> Finding | None:
+    """Return that a member was to join again when nothing else shows why, and it cannot have been long before.
+
+    It polls, and the others join after it, within their poll timeouts.
+    """
+    if finding.evidence not in (Evidence.NOTHING_DIFFERS, Evidence.PARTITIONS_TAKEN_AWAY) or change.skipped:
+        return None
+    for member in change.before.members.values():
+        due_at = member.rejoins_at
+        if due_at is not None and 0 <= change.at - due_at <= 2 * (member.rebalance_timeout_ms or 0):
+            due = f"{datetime.fromtimestamp(due_at / 1000, UTC):%F %T} UTC"
+            return Finding(
+                Evidence.PROBING_TIME_PASSED, f"{finding.detail}; {member.member_id} was to join again at {due}"
+            )
+    return None
 
 
 def _by_assignment(rebalance: Rebalance, had: frozenset[Partition], has: frozenset[Partition]) -> Finding:

@@ -333,6 +333,22 @@ class Evidence(Enum):
         "another generation, all else alike, after one that took partitions away under a cooperative protocol",
         f"or {_UNSEEN}",
     )
+    # StreamThread.maybeTriggerScheduledRebalance; the assignor names the time to one member of the application.
+    PROBING_TIME_PASSED = Conclusion(
+        "probing_rebalance",
+        "likely",
+        "another generation of the same members of a Kafka Streams application, after the time (nextRebalanceMs) at "
+        "which its leader had asked a member to join again",
+        f"or {_UNSEEN}",
+        "all, of applications of 2.6 and newer",
+    )
+    ASSIGNOR_ERROR = Conclusion(
+        "unknown",
+        "ambiguous",
+        "an assignment of Kafka Streams with an error (errCode), which assigns nothing",
+        "the assignment does not show what began the rebalance",
+        "all, of applications of 2.0 and newer",
+    )
     REGEX_RESOLVED = Conclusion(
         "subscription_changed",
         "recorded",

@@ -38,7 +38,8 @@ class Member:
     `away_since` (ms) when it left for now, as a static member.
     `tasks` are those that it has in any role, None where they are not known, or its client has none; `process_id` is
     that of its Kafka Streams instance, `endpoint` (host:port, or a URL) where other instances can query it, and
-    `topology_epoch` that of the topology that it runs.
+    `topology_epoch` that of the topology that it runs. `rejoins_at` (ms): its leader asked it to join again then, to
+    see whether standbys have caught up (a probing rebalance of Kafka Streams).
     """
 
     member_id: str
@@ -64,6 +65,7 @@ class Member:
     process_id: str | None = None
     endpoint: str | None = None
     topology_epoch: int | None = None
+    rejoins_at: int | None = None
 
     @property
     def identity(self) -> str:

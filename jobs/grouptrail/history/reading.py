@@ -32,6 +32,17 @@ _STABLE = {"consumer": 0, "share": 0, "streams": 1}
 _REVOKING = {"consumer": 1, "streams": 2}
 _ROLES: tuple[Role, ...] = ("active", "standby", "warmup")
 
+# The time of the next rebalance in an assignment of Kafka Streams: at once, for tasks that others give up, and none.
+_AT_ONCE, _NO_REBALANCE = 0, (1 << 63) - 1
+
+# AssignorError of Kafka Streams, by code.
+_ERRORS = {
+    1: "INCOMPLETE_SOURCE_TOPIC_METADATA",
+    2: "VERSION_PROBING",
+    3: "ASSIGNMENT_ERROR",
+    4: "SHUTDOWN_REQUESTED",
+}
+
 
 def apply_operation(group: Group, operation: Operation, name_of: NameOf, *, may_miss_records: bool = False) -> Group:
     """Return the group after an operation; `may_miss_records`: compaction may have taken records right before it."""
@@ -267,8 +278,11 @@ def _with_doubt(before: Group, after: Group) -> Group:
 
 def classic_group(body: Body, before: Group) -> Group:
     """Return the group that a GroupMetadata value describes; Connect's assignments are differences to `before`."""
-    had = before.members if before.kind == "classic" else {}
-    members = [_classic_member(member, had.get(member["member_id"])) for member in body.get("members", ())]
+    had, streams = before.members if before.kind == "classic" else {}, body.get("streams", {})
+    members = [
+        _classic_member(member, streams.get(member["member_id"]), had.get(member["member_id"]))
+        for member in body.get("members", ())
+    ]
     is_same_generation = before.kind == "classic" and before.generation == body["generation"]
     return Group(
         kind="classic",
@@ -283,8 +297,9 @@ def classic_group(body: Body, before: Group) -> Group:
     )
 
 
-def _classic_member(body: Body, before: Member | None) -> Member:
+def _classic_member(body: Body, streams: Body | None, before: Member | None) -> Member:
     subscription, assignment = body.get("subscription", {}), body.get("assignment", {})
+    owned = _classic_owned(subscription, assignment, before)
     claimed = subscription.get("owned_partitions") or subscription.get("previous_partitions") or ()
     return Member(
         member_id=body["member_id"],
@@ -295,10 +310,54 @@ def _classic_member(body: Body, before: Member | None) -> Member:
         topics=_subscribed(subscription),
         session_timeout_ms=body.get("session_timeout_ms"),
         rebalance_timeout_ms=body.get("rebalance_timeout_ms"),
-        owned=_classic_owned(subscription, assignment, before),
+        owned=owned,
         claimed=partitions((part["topic"], part["partitions"]) for part in claimed),
         claimed_generation=subscription.get("previous_generation", subscription.get("generation_id", -1)),
+        **(_of_streams(streams) if streams else _of_connect(subscription, assignment, owned)),
     )
+
+
+def _of_streams(said: Body) -> Body:
+    """Return what a member of a Kafka Streams application says of itself and is told, in its user data."""
+    subscription, assignment = said["subscription"] or {}, said["assignment"] or {}
+    next_at = assignment.get("nextRebalanceMs", _NO_REBALANCE)
+    return {
+        "tasks": _classic_tasks(assignment) if "activeTasks" in assignment else None,
+        "process_id": subscription.get("processId"),
+        "endpoint": subscription.get("userEndPoint") or None,
+        "rejoins_at": next_at if _AT_ONCE < next_at < _NO_REBALANCE else None,
+    }
+
+
+def _classic_tasks(assignment: Body) -> frozenset[Task]:
+    listed: tuple[tuple[Role, list[Body]], ...] = (
+        ("active", assignment["activeTasks"]),
+        ("standby", assignment["standbyTasks"]),
+    )
+    return frozenset(Task(role, subtopology_of(task), task["partition"]) for role, tasks in listed for task in tasks)
+
+
+def subtopology_of(task: Body) -> str:
+    """Return a subtopology as `TaskId` prints it: after the name of its topology, if that has one."""
+    name, number = task.get("namedTopology"), task["topicGroupId"]
+    return f"{name}__{number}" if name else str(number)
+
+
+def assignor_error(operation: Operation) -> str | None:
+    """Return the error that the leader of a Kafka Streams application assigned instead of tasks."""
+    said = [one for record in operation for one in ((record.body or {}).get("streams") or {}).values()]
+    code = next((code for one in said if (code := (one["assignment"] or {}).get("errCode", 0))), None)
+    return None if code is None else _ERRORS.get(code, f"error {code}")
+
+
+def _of_connect(subscription: Body, assignment: Body, owned: frozenset[Partition] | None) -> Body:
+    """Return the tasks and the URL of a Connect worker; nothing of other clients."""
+    if "connect" not in subscription and "connect" not in assignment:
+        return {}
+    return {
+        "tasks": owned and frozenset(Task("active", *task) for task in owned),
+        "endpoint": json.loads(subscription.get("connect") or "{}").get("url") or None,
+    }
 
 
 def _subscribed(subscription: Body) -> tuple[str, ...] | None:

@@ -15,6 +15,7 @@ from grouptrail.history.operations import CLASSIC, COMMIT_TOMBSTONE, UNREADABLE
 from grouptrail.history.tasks import CHECKS, INPUT_SCHEMA, POSITIONS, STATE_OFFSET
 from grouptrail.storage.files import RowsFunction
 from grouptrail.storage.schema import ADMIN
+from grouptrail.wire.streams import PROTOCOL, streams_json
 
 # Compaction never takes records of the newest segment, and 100 MB (offsets.topic.segment.bytes) are not written to a
 # partition within a minute.
@@ -39,7 +40,7 @@ ORDER = ("record_partition", "group_id", "record_offset")
 """The order of the fold's input."""
 
 COLUMNS = {
-    "group_metadata": (*_OF_GROUP, "is_tombstone", *_PLAIN, "state_at", "members"),
+    "group_metadata": (*_OF_GROUP, "is_tombstone", *_PLAIN, "state_at", "members", "streams"),
     "group_records": (*_OF_GROUP, "record_type", "member_id", "key_json", "value_json"),
     "offset_commits": _ORIGIN,
     "undecodable_records": _ORIGIN,
@@ -80,12 +81,25 @@ def converter(table: str) -> RowsFunction:
 def _classic_records(rows: pa.RecordBatch) -> dict[str, pa.Array]:
     fields = {name: to_json(rows[name]) for name in _PLAIN}
     fields |= {"state_at": to_json(_ms(rows["state_at"])), "members": to_json(rows["members"], _MEMBER)}
+    fields["streams"] = _streams(rows)
     bodies = json_objects(fields, len(rows))
     return {
         **_of_group(rows),
         "type": pa.repeat(CLASSIC, len(rows)),
         "body": pc.if_else(rows["is_tombstone"], None, bodies),
     }
+
+
+def _streams(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the column `streams`, also of rows that an earlier grouptrail has written without it."""
+    said = rows["streams"]
+    is_missing = pc.and_(pc.equal(rows["protocol"], PROTOCOL), pc.is_null(said))
+    if not pc.any(is_missing).as_py():
+        return said
+    members = rows["members"].filter(is_missing).to_pylist()
+    return pc.replace_with_mask(
+        said, pc.fill_null(is_missing, fill_value=False), pa.array(map(streams_json, members))
+    )
 
 
 def _other_records(rows: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -57,7 +57,7 @@ def add_tasks(tables: SqlSnapshot, members: list[Row], ask: Callable[[str], list
 
 
 def topology_at(tables: SqlSnapshot, ask: Callable[[str], list[Row]]) -> list[Row]:
-    """Return the topics of each subtopology and their usage; none for groups that are not streams groups."""
+    """Return the topics of each subtopology and their usage; none for groups that are no application."""
     return ask(_TOPOLOGY) if "streams_topology" in tables.versions else []
 
 

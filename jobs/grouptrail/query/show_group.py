@@ -409,7 +409,7 @@ def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
 
 
 def _tasks(group: Row, distinct: Mapping[str, str]) -> Iterator[Block]:
-    """Yield the subtopologies of a streams group, and the active tasks with the most lag."""
+    """Yield the subtopologies of a Kafka Streams application, and the active tasks with the most lag."""
     if group["topology"]:
         used: dict[str, list[Row]] = defaultdict(list)
         for row in group["topology"]:

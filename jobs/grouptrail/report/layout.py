@@ -37,7 +37,7 @@ CAUSES = {
     ),
     "again": (
         *("cooperative_follow_up", "leader_rejoined", "coordinator_moved", "leader_rejoined_or_coordinator_moved"),
-        *("share_state_ready", "tasks_warmed_up"),
+        *("share_state_ready", "tasks_warmed_up", "probing_rebalance"),
     ),
     "unknown": ("unknown",),
 }

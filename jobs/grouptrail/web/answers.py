@@ -231,7 +231,7 @@ class GroupMember(Answer):
 
 
 class SubtopologyTopic(Answer):
-    """A topic that a subtopology of a streams group used."""
+    """A topic that a subtopology of Kafka Streams used."""
 
     subtopology: str = _column("streams_topology", "subtopology")
     topic: str = _column("streams_topology", "topic")
@@ -241,7 +241,7 @@ class SubtopologyTopic(Answer):
 
 
 class TaskLag(Answer):
-    """A task of a streams group now, and the lag of the partitions that it reads."""
+    """A task of Kafka Streams now, and the lag of the partitions that it reads."""
 
     subtopology: str = _column("task_assignments", "subtopology")
     task: int = _column("task_assignments", "task")
@@ -291,8 +291,10 @@ class GroupState(Answer):
     is_assignors_own: bool | None = _column("generations", "is_assignors_own")
     assignment_note: str | None = _column("generations", "assignment_note")
     members: list[GroupMember]
-    topology: list[SubtopologyTopic] = Field(description="Of a streams group; empty for others.")
-    task_lag: list[TaskLag] = Field(description="Of a streams group now; empty for others, and at another time.")
+    topology: list[SubtopologyTopic] = Field(description="Of a Kafka Streams application; empty for others.")
+    task_lag: list[TaskLag] = Field(
+        description="Of a Kafka Streams application now; empty for others, and at another time."
+    )
 
 
 class Fact(Answer):

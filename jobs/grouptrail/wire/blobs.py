@@ -47,7 +47,7 @@ def decode_blob(name: str, content: bytes, *, strict: bool = True) -> Blob:
     if not content and message.empty_allowed:
         return Blob(name, error=Undecodable("blob", "empty", 0))
     try:
-        if message.prefixed:
+        if message.prefix is not None:
             version, data, _ = read_message(message, content, strict=strict)
         else:
             version, data = _read_unprefixed(message, content, strict=strict)
@@ -87,7 +87,7 @@ def encode_blob(blob: Blob) -> bytes:
     if blob.version is None or blob.data is None:
         raise ValueError(f"{blob.name}: an undecodable blob has no encoding")
     message = messages()[blob.name]
-    if message.prefixed:
+    if message.prefix is not None:
         return write_message(message, blob.version, blob.data)
     out = bytearray()
     value_codec(message, blob.version, strict=True).write(blob.data, out)

@@ -40,6 +40,7 @@ class Fixed:
     zero = 0
 
     def __init__(self, form: str) -> None:
+        self.form = form
         self._struct = Struct(">" + form)
         self._size = self._struct.size
 
@@ -155,6 +156,36 @@ class Text:
         return None
 
 
+class Utf16:
+    """A string as UTF-16, big-endian, after the number of its code units, as Kafka Streams writes a topology's name.
+
+    Unpaired surrogates, which Java allows and UTF-8 does not, are an error.
+    """
+
+    zero = ""
+
+    def __init__(self) -> None:
+        self._length = Length(compact=False, width="int32", nullable=False)
+
+    def read(self, data: bytes, at: int) -> tuple[str, int]:
+        units, start = self._length.read(data, at)
+        end = start + 2 * units
+        if end > len(data):
+            raise WireError("length_exceeds_input", at)
+        try:
+            return data[start:end].decode("utf-16-be"), end
+        except UnicodeDecodeError as fault:
+            raise WireError("not_utf8", start + fault.start) from None
+
+    def write(self, value: str, out: bytearray) -> None:
+        encoded = value.encode("utf-16-be")
+        self._length.write(len(encoded) // 2, out)
+        out += encoded
+
+
+_PLAIN: dict[str, Codec] = {**_INTEGERS, "uuid": Uuid(), "utf16": Utf16()}
+
+
 class Octets:
     """Bytes."""
 
@@ -215,6 +246,10 @@ class ListOf:
         count, at = self._length.read(data, at)
         if count < 0:
             return None, at
+        if isinstance(self._item, StructOf) and self._item.packed is not None:
+            end = at + count * self._item.packed.size
+            if end <= len(data):
+                return [self._item.named(values) for values in self._item.packed.iter_unpack(data[at:end])], end
         items = []
         for _ in range(count):
             item, at = self._item.read(data, at)
@@ -259,7 +294,10 @@ class Tagged:
 
 
 class StructOf:
-    """Fields in order, then tagged fields in flexible versions. Unknown tags are kept under `UNKNOWN_TAGS`."""
+    """Fields in order, then tagged fields in flexible versions. Unknown tags are kept under `UNKNOWN_TAGS`.
+
+    `packed` reads all fields at once if they are integers alone, and there are no tags; a list has thousands of them.
+    """
 
     def __init__(
         self,
@@ -275,6 +313,14 @@ class StructOf:
         self._flexible = flexible
         self._tail_from = len(self._fields) if tail_from is None else tail_from
         self._tail_as_null = tail_as_null
+        self._names = tuple(name for name, _ in self._fields)
+        integers = [codec for _, codec in self._fields if isinstance(codec, Fixed)]
+        is_packed = bool(integers) and len(integers) == len(self._fields) and not flexible and tail_from is None
+        self.packed = Struct(">" + "".join(codec.form for codec in integers)) if is_packed else None
+
+    def named(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Return the fields of a packed struct."""
+        return dict(zip(self._names, values, strict=True))
 
     @property
     def zero(self) -> dict[str, Any]:
@@ -371,10 +417,8 @@ class _Builder:
         return self.type(field, nullable=field.nullable)
 
     def type(self, field: Field, *, nullable: bool) -> Codec:
-        if field.type in _INTEGERS:
-            return _INTEGERS[field.type]
-        if field.type == "uuid":
-            return Uuid()
+        if field.type in _PLAIN:
+            return _PLAIN[field.type]
         if field.type == "string":
             return Text(compact=self.flexible, nullable=nullable, strict=self.strict)
         if field.type == "bytes":
@@ -412,11 +456,15 @@ def read_before_fault(message: Message, data: bytes, *, strict: bool) -> tuple[i
 
 
 def _read_version(message: Message, data: bytes, *, strict: bool) -> tuple[int, StructOf, int]:
-    version, at = _INTEGERS["int16"].read(data, 0)
+    version, at = _version_codec(message).read(data, 0)
     layout_version = message.read_as(version)
     if layout_version is None:
         raise WireError("unknown_version", 0)
     return version, value_codec(message, layout_version, strict=strict), at
+
+
+def _version_codec(message: Message) -> Fixed:
+    return _INTEGERS[message.prefix or "int16"]
 
 
 def write_message(message: Message, version: int, values: dict[str, Any]) -> bytes:
@@ -425,6 +473,6 @@ def write_message(message: Message, version: int, values: dict[str, Any]) -> byt
     if layout_version is None:
         raise ValueError(f"{message.name} has no version {version}")
     out = bytearray()
-    _INTEGERS["int16"].write(version, out)
+    _version_codec(message).write(version, out)
     value_codec(message, layout_version, strict=True).write(values, out)
     return bytes(out)

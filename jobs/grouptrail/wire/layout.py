@@ -78,7 +78,10 @@ class Field:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A record type (with `type` and `key`) or an embedded blob (without)."""
+    """A record type (with `type` and `key`) or an embedded blob (without).
+
+    `prefix` is the type of the version before the fields; None for a blob that has none.
+    """
 
     name: str
     coordinator: Coordinator
@@ -88,7 +91,7 @@ class Message:
     flexible: Versions | None
     value: tuple[Field, ...]
     structs: Mapping[str, tuple[Field, ...]]
-    prefixed: bool
+    prefix: str | None
     newer_as_highest: bool
     missing_tail_as_null: bool
     empty_allowed: bool
@@ -115,7 +118,7 @@ def _message(name: str, data: Mapping[str, Any]) -> Message:
         flexible=Versions.parse(data["flexible"]) if "flexible" in data else None,
         value=_fields(data["value"]),
         structs={name: _fields(lines) for name, lines in data.get("structs", {}).items()},
-        prefixed=data.get("prefix") != "none",
+        prefix=None if data.get("prefix") == "none" else data.get("prefix", "int16"),
         newer_as_highest="newer" in data,
         missing_tail_as_null="missing tail" in data,
         empty_allowed="empty" in data,
