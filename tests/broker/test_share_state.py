@@ -243,6 +243,7 @@ def test_share_state_job_without_a_share_group_waits_for_one(broker: Broker, cli
     config = Config(kafka={"bootstrap.servers": broker.bootstrap}, warehouse=str(tmp_path))
     assert "share-state: " not in succeeded(cli(config, "run", "--job", "share-state", "--once"))
     assert not Warehouse(str(tmp_path), config.cluster).table("share_group_state").has_rows()
+    succeeded(cli(config, "sql", "SELECT * FROM poison_records"))
 
 
 def _known(number: int | None) -> int:

@@ -264,7 +264,7 @@ def test_group_status_raises_exactly_its_alerts(prometheus: Prometheus) -> None:
 
 def test_runbook_sql_queries_run_without_errors(config: Config) -> None:
     """They use existing tables and columns."""
-    for table in ("log_offsets", "memberships", "partition_ownership", "undecodable_records"):
+    for table in ("log_offsets", "memberships", "partition_ownership", "undecodable_records", "group_configs"):
         lay(config, table)
     text = (DOCS / "runbooks.md").read_text("utf-8")
     questions = re.findall(r'^\$ grouptrail sql "(.*?)"$', text, re.MULTILINE | re.DOTALL)

@@ -46,6 +46,9 @@ _FOLDED = (
     *("snapshot_epoch", "state_epoch", "start_offset", "state_batches", "reason", "is_tombstone"),
 )
 
+# Views of deliveries join them, also where the jobs that write them do not run.
+_OF_VIEWS = ("topic_names", "group_configs")
+
 # By then the other jobs have done their first batches, which should not have to share the processors.
 _FIRST_AFTER_SECONDS = 5.0
 
@@ -58,7 +61,7 @@ def check(context: JobContext[ShareStateSettings]) -> None:
 def start(context: JobContext[ShareStateSettings]) -> Query:
     """Start the query. In: `__share_group_state`; out: `share_group_state`, `share_deliveries`."""
     warehouse, settings = context.warehouse, context.settings
-    warehouse.ensure(SHARE_STATE.writes)
+    warehouse.ensure((*SHARE_STATE.writes, *_OF_VIEWS))
     checkpoint = warehouse.checkpoint(SHARE_STATE.name)
     checkpoint.open(())  # it may be older than the table, which says where to read on
     topic = RecordRanges(context.kafka, SHARE_STATE_TOPIC)
