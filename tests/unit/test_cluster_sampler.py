@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 from typing import Any
 
@@ -395,7 +396,11 @@ def test_settings_of_groups_are_read_of_share_and_streams_groups_when_one_is_new
     cluster: FakeCluster, clock: Clock
 ) -> None:
     kinds = {"billing": "consumer", "queue": "share"}
-    sampler = Sampler(cluster, group_kinds=lambda: kinds, monotonic=clock)
+
+    def groups_of(wanted: Collection[str]) -> dict[str, str]:
+        return {group: kind for group, kind in kinds.items() if kind in wanted}
+
+    sampler = Sampler(cluster, groups_of=groups_of, monotonic=clock)
     lock = Setting("share.record.lock.duration.ms", "30000", 5)
     limit = Setting("share.delivery.count.limit", "3", 8)
     cluster.group_settings["queue"] = [lock, limit, Setting("consumer.session.timeout.ms", "45000", 5)]
@@ -419,7 +424,7 @@ def test_settings_of_groups_are_read_of_share_and_streams_groups_when_one_is_new
 
 
 def test_settings_of_groups_that_are_denied_keep_their_last_rows(cluster: FakeCluster, clock: Clock) -> None:
-    sampler = Sampler(cluster, group_kinds=lambda: {"queue": "share", "other": "share"}, monotonic=clock)
+    sampler = Sampler(cluster, groups_of=lambda _: {"queue": "share", "other": "share"}, monotonic=clock)
     cluster.group_settings["queue"] = [Setting("share.delivery.count.limit", "3", 8)]
     cluster.group_settings["other"] = CONFIGS_DENIED
     first = sampler.sample(nothing())

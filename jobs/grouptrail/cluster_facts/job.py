@@ -57,15 +57,16 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
     last = read_last_sample(warehouse, CLUSTER.name)
     states = warehouse.table("group_states")
 
-    def group_kinds() -> dict[str, str]:
+    def groups_of(kinds: Collection[str]) -> dict[str, str]:
         if not states.exists():
             return {}
-        rows = states.select("group_id, group_kind", f"AND {in_buckets(range(OPEN_BUCKETS))} AND state <> 'Dead'")
-        return {row["group_id"]: row["group_kind"] for row in rows}
+        among = ", ".join(f"'{kind}'" for kind in kinds)
+        are_there = f"AND {in_buckets(range(OPEN_BUCKETS))} AND state <> 'Dead' AND group_kind IN ({among})"
+        return {row["group_id"]: row["group_kind"] for row in states.select("group_id, group_kind", are_there)}
 
     sampler = Sampler(
         cluster,
-        group_kinds=group_kinds,
+        groups_of=groups_of,
         missing=() if last is None else last.missing,
         log_sizes_seconds=settings.cluster_facts.log_sizes_interval_seconds,
     )

@@ -88,17 +88,17 @@ class Sampler:
         cluster: Described,
         *,
         missing: Collection[str] = (),
-        group_kinds: Callable[[], Mapping[str, str]] = dict,
+        groups_of: Callable[[Collection[str]], Mapping[str, str]] = lambda _: {},
         log_sizes_seconds: float = 0,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`group_kinds` returns the kind of each group that is there: share and streams groups' settings are read.
+        """`groups_of` returns the groups of some kinds that are there, with their kind: whose settings are read.
 
         `log_sizes_seconds`: how often the sizes of logs are read; 0: never.
         """
         self._cluster = cluster
-        self._group_kinds = group_kinds
+        self._groups_of = groups_of
         self._group_configs_at: float | None = None
         self._groups_read: Collection[str] = ()
         self._log_sizes_seconds = log_sizes_seconds
@@ -303,7 +303,7 @@ class Sampler:
 
     def _group_configs(self, known: pa.Table, problems: list[str]) -> Observation | None:
         """Return the settings of share groups and streams groups if they are due, or one of these is new."""
-        kinds = {group: kind for group, kind in self._group_kinds().items() if kind in _SETTINGS_OF_KIND}
+        kinds = self._groups_of(_SETTINGS_OF_KIND.keys())
         now = self._monotonic()
         is_due = self._group_configs_at is None or now - self._group_configs_at >= CONFIG_SECONDS
         if not is_due and kinds.keys() == self._groups_read:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grouptrail import contracts
 from grouptrail.config.patterns import is_allowed
 from grouptrail.exporter.alias import Alias, alias_families
 from grouptrail.exporter.alias_sources import CLUSTER_SOURCES, GROUP_SOURCES, cluster_sources, group_sources
@@ -25,12 +26,6 @@ _FINER = {"partition": (), "topic": ("partition",), "group": ("partition", "topi
 
 _OPT_IN = {"kafka_consumer_group_owner_info": "owner_info", "kafka_consumer_group_readable_lag": "readable_lag"}
 """The settings of families that are served only if they are set."""
-
-_OF_OTHER_ROWS = (
-    *("kafka_consumer_group_owner_info", "kafka_consumer_group_deliveries_total"),
-    "kafka_consumer_group_redeliveries_total",
-)
-"""The families with the label topic whose rows are not made from those of lag."""
 
 # The maximum number of series with `group="other"`, in our metrics and again in their aliases.
 _OTHER_SERIES = 16
@@ -228,8 +223,8 @@ def _costs(
 
 def _is_of_lag(family: Family) -> bool:
     """Return whether a family's rows are made from those of lag, which a snapshot may lack."""
-    labels = {*family.labels.values()}
-    return "topic" in labels and family.name not in _OF_OTHER_ROWS
+    metric = contracts.metrics().get(family.name)  # aliases have names of their own
+    return "topic" in family.labels.values() and (metric is None or metric.table == "consumer_lag")
 
 
 def _row_series(family: Family) -> pa.Array:

@@ -68,6 +68,12 @@ class Member:
     rejoins_at: int | None = None
 
     @property
+    def client(self) -> dict[str, Any]:
+        """What is known of its client, by column; it may change while the member stays."""
+        names = ("client_id", "client_host", "process_id", "endpoint")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def identity(self) -> str:
         """The id that a static member keeps when it rejoins under a new member id."""
         return self.instance_id or self.member_id

@@ -56,8 +56,7 @@ def _update_clients(state: FoldState, change: Change) -> None:
 
 def _client(member: Member) -> Values:
     """Return the columns that a member may change while it stays."""
-    names = ("client_id", "client_host", "process_id", "endpoint", "topology_epoch")
-    return {name: getattr(member, name) for name in names}
+    return {**member.client, "topology_epoch": member.topology_epoch}
 
 
 def note_early_members(state: FoldState, change: Change) -> None:

@@ -6,7 +6,7 @@ from grouptrail.history.changes import Change
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Member, Task
 from grouptrail.history.ownership_rows import end_of_assignment
-from grouptrail.history.rows import TaskRow, Values
+from grouptrail.history.rows import TaskRow
 from grouptrail.history.state import FoldState
 
 _NONE = frozenset[Task]()
@@ -38,16 +38,16 @@ def update_tasks(state: FoldState, change: Change) -> None:
                 role=task.role,
                 member_id=name,
                 instance_id=has.instance_id,
-                **_client(has),
+                **has.client,
                 assigned_from=change.at,
                 from_generation=generation if is_new_to_it else None,
             )
             state.rows.tasks[task, name] = row
             state.rows.mark(row)
-        if had is not None and _client(had) != _client(has):
+        if had is not None and had.client != has.client:
             for task in has.tasks & _tasks(had):
                 if (task, name) in state.rows.tasks:
-                    state.rows.update(state.rows.tasks[task, name], **_client(has))
+                    state.rows.update(state.rows.tasks[task, name], **has.client)
 
 
 def end_tasks(state: FoldState, member: Member, at: int) -> None:
@@ -57,10 +57,6 @@ def end_tasks(state: FoldState, member: Member, at: int) -> None:
 
 def _tasks(member: Member | None) -> frozenset[Task]:
     return (member.tasks or _NONE) if member else _NONE
-
-
-def _client(member: Member) -> Values:
-    return {name: getattr(member, name) for name in ("client_id", "client_host", "process_id", "endpoint")}
 
 
 def _may_miss_records(state: FoldState, change: Change) -> bool:

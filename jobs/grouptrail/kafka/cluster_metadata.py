@@ -200,11 +200,8 @@ class ClusterDescription(Cluster):
         for some in _parts(sorted(groups)):
             self._throttle.wait()
             for one in self._send(client_internals.group_configs_request(some)).results:
-                code = one.error_code
-                if code:
-                    yield one.resource_name, CONFIGS_DENIED if code == _GROUP_DENIED else error_name(code)
-                else:
-                    yield one.resource_name, [Setting(it.name, it.value, it.config_source) for it in one.configs]
+                settings = [Setting(it.name, it.value, it.config_source) for it in one.configs]
+                yield one.resource_name, _refusal(one.error_code) if one.error_code else settings
 
     def log_sizes(self, broker: int) -> tuple[pa.Table, dict[str, str]] | str:
         """Return the sizes of all replicas of a broker (node id), or why they are unknown: see `log_sizes_of`.
@@ -305,9 +302,14 @@ def settings_of(response: Any) -> Iterator[tuple[str, dict[str, str | None] | st
         if code == UNKNOWN_TOPIC:
             yield one.resource_name, None
         elif code:
-            yield one.resource_name, CONFIGS_DENIED if code == _TOPIC_DENIED else error_name(code)
+            yield one.resource_name, _refusal(code)
         else:
             yield one.resource_name, {setting.name: setting.value for setting in one.configs}
+
+
+def _refusal(code: int) -> str:
+    """Return why settings are unknown."""
+    return CONFIGS_DENIED if code in (_TOPIC_DENIED, _GROUP_DENIED) else error_name(code)
 
 
 def _parts(topics: Sequence[str]) -> Iterator[list[str]]:

@@ -160,13 +160,16 @@ class PositionSample:
     most_deliveries: Ints | None = None
     most_delivered_offset: Ints | None = None
 
+    def words(self, at: Ints, others: str, *, shared: str) -> str | pa.Array:
+        """Return the words of a sentence for share groups and for others."""
+        if self.are_shared is None:
+            return others
+        return pa.array(np.where(self.are_shared[at], shared, others), pa.string())
+
     def quiet(self, at: Ints) -> tuple[str | pa.Array | Floats, ...]:
-        """Return the parts of a sentence that say for how long no commit has come, in words of the group's kind."""
-        silent = "no commit for "
-        if self.are_shared is not None:
-            words = np.where(self.are_shared[at], "nothing acknowledged or returned for ", silent)
-            return pa.array(words, pa.string()), self.commit_seconds[at], " s"
-        return silent, self.commit_seconds[at], " s"
+        """Return the parts of a sentence that say for how long no commit has come."""
+        words = self.words(at, "no commit for ", shared="nothing acknowledged or returned for ")
+        return words, self.commit_seconds[at], " s, "
 
     @property
     def silent_seconds(self) -> Floats:
@@ -310,7 +313,7 @@ def _rules_without_window(now: PositionSample, thresholds: Thresholds) -> list[_
         return sentences(f"{left}, but for ", overdue[at], " s nobody has come back: ", *unread(at))
 
     def stopped(at: Ints) -> pa.Array:
-        return sentences(*now.quiet(at), ", ", *unread(at))
+        return sentences(*now.quiet(at), *unread(at))
 
     uncommitted = np.full(len(now.lag), UNKNOWN) if now.uncommitted is None else now.uncommitted
 
@@ -344,11 +347,11 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
         return sentences("committed went back from ", figures.rewound_from[at], " to ", figures.rewound_to[at])
 
     def waited(at: Ints) -> pa.Array:
-        silent = (*now.quiet(at), ", ", now.lag[at], " unread")
+        silent = (*now.quiet(at), now.lag[at], " unread")
         return sentences(*silent, ": records usually wait ", usual[at], " s here for a commit")
 
     def waited_as_group(at: Ints) -> pa.Array:
-        silent = (*now.quiet(at), ", ", now.lag[at], " unread")
+        silent = (*now.quiet(at), now.lag[at], " unread")
         return sentences(*silent, ": the group's records usually wait ", usual[at], " s for a commit")
 
     is_stalled = (same >= patience) & (quiet < same) & figures.is_repeated
@@ -357,10 +360,8 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
 
     def stalled(at: Ints) -> pa.Array:
         since = (" for ", same[at], " s, ", now.lag[at], " unread")
-        if now.are_shared is None:
-            return sentences("has committed only offset ", now.committed[at], *since)
-        words = np.where(now.are_shared[at], "nothing completed from offset ", "has committed only offset ")
-        return sentences(pa.array(words, pa.string()), now.committed[at], *since)
+        words = now.words(at, "has committed only offset ", shared="nothing completed from offset ")
+        return sentences(words, now.committed[at], *since)
 
     def redelivered(at: Ints) -> pa.Array:
         assert now.most_delivered_offset is not None

@@ -103,7 +103,7 @@ def facts_of(row: Row, place: Row | None = None) -> Iterator[Row]:
 
     `place`: `record_partition` and `record_offset` of the commit, if they are known."""
     if row["commit_at"] is not None:
-        is_shared = row.get("delivery_complete_count") is not None
+        is_shared = _is_shared(row)
         shows = f"{'start' if is_shared else 'committed'} offset {row['committed_offset']}{_deliveries(row)}"
         source = "record" if is_shared else "commit"
         yield {"source": source, "at": row["commit_at"], **(place or _NO_PLACE), "shows": shows}
@@ -111,11 +111,16 @@ def facts_of(row: Row, place: Row | None = None) -> Iterator[Row]:
         yield {"source": "sample", "at": row["sampled_at"], **_NO_PLACE, "shows": shows}
 
 
+def _is_shared(row: Row) -> bool:
+    """Return whether a row is of a share group."""
+    return row.get("delivery_complete_count") is not None
+
+
 def _deliveries(row: Row) -> str:
     """Return what is known of the records of a share group from its start offset on."""
     parts = []
-    if (complete := row.get("delivery_complete_count")) is not None:
-        parts.append(f"{complete} after it complete")
+    if _is_shared(row):
+        parts.append(f"{row['delivery_complete_count']} after it complete")
     if row.get("awaiting_redelivery"):
         times = f"offset {row['most_delivered_offset']} was delivered {row['most_deliveries']} times"
         parts.append(f"{row['awaiting_redelivery']} came back, of which {times}")
@@ -133,8 +138,7 @@ def _shown_by_samples(row: Row) -> Iterator[str]:
         limits = "at least" if error is None else f"± {error:g} s"
         yield f"the oldest unread record is {row['lag_seconds']:g} s old ({row['lag_seconds_method']}, {limits})"
     if row.get("silent_seconds"):
-        is_shared = row.get("delivery_complete_count") is not None
-        nothing = "nothing acknowledged or returned" if is_shared else "no commit"
+        nothing = "nothing acknowledged or returned" if _is_shared(row) else "no commit"
         yield f"{nothing} for {row['silent_seconds']:g} s while a record waited"
     if row.get("usual_wait_seconds") is not None:
         last = row["last_wait_seconds"] or 0

@@ -286,6 +286,7 @@ class SnapshotReader:
         )
         self._owned: tuple[tuple[str, int], pa.Table, pa.Table] | None = None
         self._owners: tuple[tuple[int, ...], pa.Table] | None = None
+        self._names: tuple[tuple[str, int], pa.Table] | None = None
         self._newest_lag = NewestSample(cluster.name, self._tables, "consumer_lag")
         self._newest_answer = NewestSample(cluster.name, self._tables, "log_offsets", _IS_ANSWER)
         self._commits = Totals(
@@ -420,10 +421,15 @@ class SnapshotReader:
         """Return what became of the records of share groups, without what was so before the first that was read."""
         totals = self._deliveries.now(self._tables.get("share_deliveries"))
         totals = totals.filter(pc.invert(totals["is_first"]))
-        if not len(totals) or self._tables.get("topic_names") is None:
+        table = self._tables.get("topic_names")
+        if not len(totals) or table is None:
             return _NO_DELIVERIES
-        names = self._tables.rows(f"SELECT topic_id, topic FROM topic_names WHERE {self._ours()}")
-        rows = totals.join(names, "topic_id", join_type="inner").rename_columns({"delivery_state": "outcome"})
+        version = table_id(table), table.version()
+        if self._names is None or self._names[0] != version:
+            names = self._tables.rows(f"SELECT topic_id, topic FROM topic_names WHERE {self._ours()}")
+            self._names = version, names
+        rows = totals.join(self._names[1], "topic_id", join_type="inner")
+        rows = rows.rename_columns({"delivery_state": "outcome"})
         keys, counted = ["group_id", "topic", "outcome"], ["records", "redeliveries"]
         rows = rows.group_by(keys).aggregate([(name, "sum") for name in counted])
         return rows.select([*keys, "records_sum", "redeliveries_sum"]).rename_columns([*keys, *counted])
