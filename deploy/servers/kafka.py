@@ -41,7 +41,7 @@ from servers.offsets_topic import OFFSETS_TOPIC, Isolation, Record, read_records
 from servers.ports import free_ports
 from servers.proxy import Proxy
 
-VERSIONS = ("4.4.0", "4.3.0", "4.1.1", "3.9.1")
+VERSIONS = ("4.4.0", "4.3.0", "4.2.0", "4.1.1", "3.9.1")
 """The first is that of the demo, and of the tests of each change."""
 CONNECT = "4.3.0"
 """The release of Connect's workers; some mirrors of Maven Central lack 4.4.0's file connectors."""
@@ -100,6 +100,11 @@ def fetch_streams(version: str = VERSIONS[0], log: Log = silent) -> Path:
         ),
         log=log,
     )
+
+
+def config_command(version: str) -> str:
+    """Return the class of `kafka-configs.sh`, which has moved in 4.4."""
+    return "org.apache.kafka.tools.ConfigCommand" if version >= "4.4" else "kafka.admin.ConfigCommand"
 
 
 def class_data_archive(java: Java, jars: Path) -> Path:

@@ -13,7 +13,7 @@
 --   - {name: last_offset, type: bigint, about: the last of them}
 --   - {name: records, type: bigint, about: "how many offsets these are"}
 --   - {name: deliveries, type: int, about: "how often each was delivered"}
---   - {name: delivery_limit, type: int, null_means: "not known: group_configs has no row of that time", about: "share.delivery.count.limit of the group at that time: with fewer deliveries they were not given up"}
+--   - {name: delivery_limit, type: int, null_means: "not known: group_configs has no row of that time, as with brokers before 4.3, where no group has this setting", about: "share.delivery.count.limit of the group at that time: with fewer deliveries they were not given up"}
 --   - {name: is_first, type: boolean, about: "as in share_deliveries: they were archived before the first record that was read of the partition's state"}
 -- example: SELECT * FROM poison_records(5) ORDER BY archived_at DESC
 WITH archived AS (

@@ -24,7 +24,7 @@ from layouts import (
 )
 from servers import kafka
 
-NEWEST, BEFORE, FORMER, OLDEST = kafka.VERSIONS
+NEWEST, BEFORE, *FORMER, OLDEST = kafka.VERSIONS
 IN_FULL = pytest.mark.full  # the jars of an older release
 BLOBS = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")
 RECORDS = sorted(record_layouts())
@@ -61,7 +61,7 @@ def test_layout_difference_release_before_lacks_the_tags_of_the_newest() -> None
 
 @pytest.mark.parametrize("name", BLOBS)
 @pytest.mark.parametrize(
-    "release", [NEWEST, BEFORE, *(pytest.param(older, marks=IN_FULL) for older in (FORMER, OLDEST))]
+    "release", [NEWEST, BEFORE, *(pytest.param(older, marks=IN_FULL) for older in (*FORMER, OLDEST))]
 )
 def test_consumer_protocol_layout_matches_kafka_message_definition(release: str, name: str) -> None:
     """The blobs that consumers exchange, the same in all releases; never flexible."""
@@ -73,7 +73,7 @@ def test_consumer_protocol_layout_matches_kafka_message_definition(release: str,
 
 
 @pytest.mark.parametrize(
-    "release", [NEWEST, *(pytest.param(older, marks=IN_FULL) for older in (BEFORE, FORMER, OLDEST))]
+    "release", [NEWEST, *(pytest.param(older, marks=IN_FULL) for older in (BEFORE, *FORMER, OLDEST))]
 )
 def test_streams_subscription_layout_matches_kafka_message_definition(release: str) -> None:
     """What classic Kafka Streams members write; its version is the first field, an int32."""
@@ -89,7 +89,7 @@ def test_streams_subscription_layout_matches_kafka_message_definition(release: s
         assert shape_of_layout(layout, layout.value, version) == (fields, tagged)
 
 
-@pytest.mark.parametrize("release", [NEWEST, BEFORE, pytest.param(FORMER, marks=IN_FULL)])
+@pytest.mark.parametrize("release", [NEWEST, BEFORE, *(pytest.param(former, marks=IN_FULL) for former in FORMER)])
 def test_record_layouts_are_exactly_the_record_types_kafka_defines(release: str) -> None:
     """Every key that group and share coordinators of 4.1 to 4.4 define has a layout, and there are no others."""
     assert record_names(release) == RECORDS
@@ -106,7 +106,7 @@ def test_record_layouts_kafka_3_9_lack_only_record_type_9() -> None:
     ("release", "early_access"),
     [
         (BEFORE, set()),
-        pytest.param(FORMER, set(), marks=IN_FULL),
+        *(pytest.param(former, set(), marks=IN_FULL) for former in FORMER),
         pytest.param(OLDEST, {"ShareGroupMetadata"}, marks=IN_FULL),
     ],
 )

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from grouptrail.config import Config
-from servers.kafka import VERSIONS, Broker
+from servers.kafka import VERSIONS, Broker, config_command
 from servers.offsets_topic import ensure_offsets_topic
 from support.cli_in_process import Cli, succeeded
 from support.history_tables import History, Row
@@ -31,7 +31,6 @@ PARTITIONS = 4
 REPARTITION = f"{GROUP}-KSTREAM-AGGREGATE-STATE-STORE-0000000003-repartition"
 CHANGELOG = f"{GROUP}-KSTREAM-AGGREGATE-STATE-STORE-0000000003-changelog"
 TOOL = "org.apache.kafka.tools.streams.StreamsGroupCommand"
-CONFIG_TOOLS = {"4.3.0": "kafka.admin.ConfigCommand"}
 PROPERTIES = {
     "offsets.topic.num.partitions": "1",
     "group.streams.num.standby.replicas": "1",
@@ -44,7 +43,7 @@ PROPERTIES = {
 # It commits when it gives tasks up, and so lags behind at other times.
 RARE_COMMITS = {"commit.interval.ms": "3600000"}
 
-NEWEST, BEFORE, *_ = VERSIONS  # the group's protocol was in early access in 4.1
+NEWEST, *BEFORE = VERSIONS[:3]  # the group's protocol was in early access in 4.1
 
 Task = tuple[str, str, int]
 """A role, a subtopology and a number."""
@@ -75,6 +74,7 @@ class Quiet:
 class Recorded:
     """The group's quiet moments, its lag by topic and partition at the end, and its history."""
 
+    version: str
     config: Config
     quiet: dict[str, Quiet] = field(default_factory=dict)
     lag: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -169,14 +169,14 @@ def _produce(broker: Broker, count: int) -> None:
     producer.flush()
 
 
-@pytest.fixture(scope="module", params=[NEWEST, pytest.param(BEFORE, marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=[NEWEST, *(pytest.param(one, marks=pytest.mark.full) for one in BEFORE)])
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Recorded:
     folder: Path = tmp_path_factory.mktemp("streams")
     version: str = request.param
     with Broker(folder / "kafka", version=version, properties=PROPERTIES) as broker:
         ensure_offsets_topic(broker.bootstrap)
         create_topics(broker.bootstrap, partitions=PARTITIONS)
-        tool, result = Tool(broker), Recorded(config_of(broker.bootstrap, folder / "warehouse"))
+        tool, result = Tool(broker), Recorded(version, config_of(broker.bootstrap, folder / "warehouse"))
 
         def app(name: str) -> StreamsApp:
             settings = {"protocol": "streams", "version": version}
@@ -213,7 +213,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 def _set_standbys(broker: Broker, version: str, number: int) -> None:
     done = broker.tool(
-        CONFIG_TOOLS.get(version, "org.apache.kafka.tools.ConfigCommand"),
+        config_command(version),
         *("--bootstrap-server", broker.bootstrap, "--alter", "--entity-type", "groups", "--entity-name", GROUP),
         *("--add-config", f"streams.num.standby.replicas={number}"),
     )
@@ -261,10 +261,15 @@ def test_topology_has_the_topics_that_the_application_uses(recorded: Recorded) -
 
 
 def test_lag_of_each_task_is_that_of_its_partitions(recorded: Recorded) -> None:
-    """Kafka's tool prints it by partition; partitions without a commit have none."""
+    """Kafka's tool prints it by partition; partitions without a commit have none.
+
+    The tool of 4.2.0 passes over commits in repartition topics, and prints all records that these have.
+    """
     rows = asked(recorded.config, "SELECT * FROM task_lag WHERE role = 'active'")
-    topics = {"0": [INPUT_TOPIC], "1": [REPARTITION]}
-    ours = {(row["subtopology"], row["task"]): (row["lag"], row["topics_without_lag"]) for row in rows}
+    topics = {"0": [INPUT_TOPIC]} if recorded.version == "4.2.0" else {"0": [INPUT_TOPIC], "1": [REPARTITION]}
+    all_of_ours = {(row["subtopology"], row["task"]): (row["lag"], row["topics_without_lag"]) for row in rows}
+    assert len(all_of_ours) == 2 * PARTITIONS
+    ours = {task: lag for task, lag in all_of_ours.items() if task[0] in topics}
     assert ours == {
         (name, task): _summed([recorded.lag.get((topic, task)) for topic in read])
         for name, read in topics.items()

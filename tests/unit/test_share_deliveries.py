@@ -145,11 +145,24 @@ def test_state_that_was_reset_or_deleted_begins_with_nothing() -> None:
     assert figures(*before, deleted, snapshot(3)) == (0, 0, None)
 
 
-def test_record_that_was_not_decoded_changes_nothing() -> None:
-    broken = record(2, reason="truncated", state_batches=None, snapshot_epoch=None)
-    rows = [snapshot(0), record(1, (0, 0, AVAILABLE, 1)), broken, record(3, (0, 0, ACKNOWLEDGED, 2))]
-    assert folded(*rows)[1:] == [(0, 0, "acknowledged", 2, 1, False)]
-    assert figures(*rows[:3]) == (None, None, None)
+def test_after_a_record_that_was_not_decoded_the_state_is_unknown_until_the_next_snapshot() -> None:
+    broken = record(2, reason="unknown_version", state_batches=None, snapshot_epoch=None)
+    rows = [snapshot(0), record(1, (0, 0, AVAILABLE, 1)), broken, record(3, (0, 0, ACKNOWLEDGED, 3))]
+    assert folded(*rows)[1:] == [(0, 0, "acknowledged", 3, None, False)]
+    assert figures(*rows[:3]) == figures(*rows) == (None, None, None)
+    assert figures(*rows, snapshot(4, (0, 0, AVAILABLE, 3), epoch=1)) == (1, 3, 0)
+    other = record(2, reason="unknown_version", state_batches=None, snapshot_epoch=None, group_id="other")
+    assert figures(*rows[:2], other, record(3, (1, 1, AVAILABLE, 1))) == (2, 1, 0)
+
+
+def test_after_records_that_were_deleted_unread_the_states_of_that_partition_are_unknown() -> None:
+    """The updates that are missing may have changed the state, and belong to the same snapshot."""
+    rows = [snapshot(0), record(1, (0, 0, AVAILABLE, 1)), record(7, (0, 0, ACKNOWLEDGED, 3))]
+    assert folded(*rows)[1:] == [(0, 0, "acknowledged", 3, None, False)]
+    assert figures(*rows) == (None, None, None)
+    assert folded(*rows, snapshot(8, (1, 1, AVAILABLE, 2), epoch=1))[2:] == [(1, 1, "available", 2, None, True)]
+    elsewhere = snapshot(20, record_partition=4, group_id="other")
+    assert figures(*rows[:2], elsewhere, record(2, (1, 1, AVAILABLE, 1))) == (2, 1, 0)
 
 
 BATCHES = st.builds(

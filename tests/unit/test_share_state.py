@@ -16,6 +16,7 @@ from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
 from grouptrail.share_state import job
 from grouptrail.share_state.job import Landing, ranges_to_read
+from grouptrail.share_state.redecode import redecode_share_state
 from grouptrail.share_state.rows import TABLE, decode_row, decoded_rows, encode_row
 from grouptrail.storage.positions import CAME_BACK
 from grouptrail.storage.schema import table_schema
@@ -130,24 +131,27 @@ def records(*pairs: tuple[bytes | None, bytes | None], partition: int = 0, first
 class Log:
     """A topic of one partition; `error` is what the brokers answer."""
 
-    def __init__(self, *pairs: tuple[bytes, bytes], start: int = 0) -> None:
-        self.pairs, self.start = list(pairs), start
+    def __init__(self, *pairs: tuple[bytes, bytes], start: int = 0, partition: int = 0) -> None:
+        self.pairs, self.start, self.partition = list(pairs), start, partition
         self.error: Exception | None = None
 
     def bounds(self) -> dict[int, LogBounds]:
         if self.error is not None:
             raise self.error
         end = self.start + len(self.pairs)
-        return {0: LogBounds(self.start, end, end)}
+        return {self.partition: LogBounds(self.start, end, end)}
 
     def read(self, ranges: Ranges) -> Any:
-        for first, end in ranges.values():
-            yield records(*self.pairs[first - self.start : end - self.start], first_offset=first)
+        for partition, (first, end) in ranges.items():
+            read = self.pairs[first - self.start : end - self.start]
+            yield records(*read, partition=partition, first_offset=first)
 
 
-def landing(log: Log, warehouse: Warehouse, printed: list[str] | None = None) -> Landing:
+def landing(
+    log: Log, warehouse: Warehouse, printed: list[str] | None = None, *, max_record_bytes: int = 1000
+) -> Landing:
     write = printed.append if printed is not None else (lambda _: None)
-    return Landing(warehouse, log, max_record_bytes=1000, log=write)  # type: ignore[arg-type]
+    return Landing(warehouse, log, max_record_bytes=max_record_bytes, log=write)  # type: ignore[arg-type]
 
 
 def landed(warehouse: Warehouse) -> list[tuple[int, int]]:
@@ -267,3 +271,47 @@ def test_landing_of_a_topic_that_was_created_again_is_reported_and_lands_nothing
     again.process(1)
     assert len(landed(warehouse)) == 5
     assert [line.partition(": the log")[0] for line in printed] == ["share-state: __share_group_state-0"]
+
+
+def rows_of(warehouse: Warehouse, table: str) -> list[dict[str, Any]]:
+    order = "first_offset" if table == "share_deliveries" else "group_id"
+    rows = warehouse.table(table).select("*", f"ORDER BY record_partition, record_offset, {order}")
+    return [{name: value for name, value in row.items() if name != "read_at"} for row in rows]
+
+
+def snapshot(epoch: int, *delivered: tuple[int, int]) -> tuple[bytes, bytes]:
+    """Return a snapshot with offsets that came back, and how often they were delivered."""
+    key = Key(0, {"groupId": "queue", "topicId": TOPIC_ID, "partition": 0}, "share")
+    fields = {"snapshotEpoch": epoch, "stateEpoch": 0, "leaderEpoch": 3, "startOffset": 0, "deliveryCompleteCount": 0}
+    batches = [
+        {"firstOffset": offset, "lastOffset": offset, "deliveryState": 0, "deliveryCount": count}
+        for offset, count in delivered
+    ]
+    times = {"createTimestamp": 1, "writeTimestamp": 2}
+    value = encode_value(key, Value(0, {**fields, **times, "stateBatches": batches}))
+    assert value is not None
+    return encode_key(key), value
+
+
+def test_records_that_can_be_decoded_now_are_as_if_they_had_been_at_once(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    """Here their size was the reason; those of another partition stay as they are."""
+    pairs = [snapshot(0), update(0), snapshot(1, (5, 1), (6, 2), (7, 1)), update(5, epoch=1), (b"\x00\x63", b"")]
+    expected = Warehouse(str(tmp_path / "expected"), "east")
+    expected.ensure(("share_group_state", "share_deliveries"))
+    for place, most in ((warehouse, len(pairs[2][1]) - 1), (expected, 1000)):
+        landing(Log(*pairs), place, max_record_bytes=most).process(0)
+        landing(Log(*pairs[:4], partition=1), place).process(0)
+    assert [row["reason"] for row in rows_of(warehouse, "share_group_state")].count("too_large") == 1
+    assert rows_of(warehouse, "share_deliveries") != rows_of(expected, "share_deliveries")
+    printed = list[str]()
+    for most in (10, 1000, 1000):
+        redecode_share_state(warehouse, most, printed.append)
+    assert printed == [
+        "0 records of share groups decoded, 2 still undecodable",
+        "1 records of share groups decoded, 1 still undecodable",
+        "0 records of share groups decoded, 1 still undecodable",
+    ]
+    for table in ("share_group_state", "share_deliveries"):
+        assert rows_of(warehouse, table) == rows_of(expected, table)

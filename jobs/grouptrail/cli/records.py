@@ -70,12 +70,17 @@ def _hex_line(given: list[str], blob: str | None) -> str:
 
 
 def redecode(options: ConfigOptions) -> None:
-    """Decode the rows of undecodable_records again after an upgrade, and move those that now decode."""
+    """Decode the rows of undecodable_records again after an upgrade, and move those that now decode.
+
+    The same for records of share groups, which are in share_group_state. Stop the share-state job first.
+    """
     from grouptrail.decode.redecode import redecode as run_redecode
+    from grouptrail.share_state.redecode import redecode_share_state
 
     config = options.load()
     with warehouse_in_session(config, "redecode", print_now, is_varied=True) as warehouse:
         run_redecode(warehouse, config.decode.max_record_bytes, print_now)
+        redecode_share_state(warehouse, config.decode.max_record_bytes, print_now)
 
 
 def ingest_segments(

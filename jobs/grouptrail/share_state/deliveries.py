@@ -22,7 +22,7 @@ _STATES = ("available", "acquired", "acknowledged", "archiving", "archived")
 
 _PLACE = ("record_partition", "record_offset", "record_at", "group_id", "topic_id", "partition")
 
-_Key = tuple[str, str, int]
+_Key = tuple[str | None, str | None, int | None]
 
 
 class StateBatch(NamedTuple):
@@ -122,10 +122,13 @@ def _joined(batches: list[StateBatch]) -> list[StateBatch]:
 
 
 class Deliveries:
-    """The delivery states of all partitions of share groups, as far as their records were read."""
+    """The delivery states of all partitions of share groups, as far as their records were read.
+
+    What records that are missing have changed is not known: a state is known again from its next snapshot on.
+    """
 
     def __init__(self) -> None:
-        self._states: dict[_Key, PartitionState] = {}
+        self._logs: dict[int, _Log] = {}
 
     def add(self, row: Row) -> list[Row]:
         """Add the next row of `share_group_state` in its partition of the topic; return rows of `share_deliveries`.
@@ -133,17 +136,22 @@ class Deliveries:
         The row gets the columns `CAME_BACK`, which rest on the records before it, too.
         """
         row |= dict.fromkeys(CAME_BACK)
+        log = self._logs.get(row["record_partition"])
+        if log is None or log.next_offset != row["record_offset"]:
+            log = self._logs[row["record_partition"]] = _Log()
+        log.next_offset = row["record_offset"] + 1
         if row["reason"] is not None:
+            log.states.pop((row.get("group_id"), row.get("topic_id"), row.get("partition")), None)
             return []
         key = row["group_id"], row["topic_id"], row["partition"]
         if row["is_tombstone"]:
-            self._states.pop(key, None)
+            log.states.pop(key, None)
             return []
         if row["record_type"] == "snapshot":
-            changes = self._snapshot(key, row)
+            changes = _snapshot(log.states, key, row)
         else:
-            changes = [(change, False) for change in self._update(key, row)]
-        state = self._states[key]
+            changes = [(change, False) for change in _update(log.states, key, row)]
+        state = log.states[key]
         if row["start_offset"] is not None:
             state.drop_before(row["start_offset"])
         if state.is_whole:
@@ -151,25 +159,35 @@ class Deliveries:
         place = {name: row[name] for name in _PLACE}
         return [{**place, **_columns(change), "is_first": is_first} for change, is_first in changes]
 
-    def _snapshot(self, key: _Key, row: Row) -> list[tuple[Change, bool]]:
-        """Replace the state; return its changes, and whether they are of before the first record that was read."""
-        before = self._states.get(key, PartitionState())
-        if before.state_epoch not in (None, row["state_epoch"]):
-            before = PartitionState(is_whole=True)
-        is_first = not before.is_whole
-        after = PartitionState(row["snapshot_epoch"], row["state_epoch"], is_whole=True)
-        changes = []
-        for batch in _batches(row):
-            after.put(batch)
-            changes += [(change, is_first) for change in before.put(batch)]
-        self._states[key] = after
-        return changes
 
-    def _update(self, key: _Key, row: Row) -> list[Change]:
-        state = self._states.get(key)
-        if state is None or state.snapshot_epoch != row["snapshot_epoch"]:
-            state = self._states[key] = PartitionState(row["snapshot_epoch"])
-        return [change for batch in _batches(row) for change in state.put(batch)]
+@dataclass
+class _Log:
+    """What was read of a partition of the topic without a gap: the offset after it, and the states."""
+
+    next_offset: int = 0
+    states: dict[_Key, PartitionState] = field(default_factory=dict)
+
+
+def _snapshot(states: dict[_Key, PartitionState], key: _Key, row: Row) -> list[tuple[Change, bool]]:
+    """Replace the state; return its changes, and whether they are of before the first record that was read."""
+    before = states.get(key, PartitionState())
+    if before.state_epoch not in (None, row["state_epoch"]):
+        before = PartitionState(is_whole=True)
+    is_first = not before.is_whole
+    after = PartitionState(row["snapshot_epoch"], row["state_epoch"], is_whole=True)
+    changes = []
+    for batch in _batches(row):
+        after.put(batch)
+        changes += [(change, is_first) for change in before.put(batch)]
+    states[key] = after
+    return changes
+
+
+def _update(states: dict[_Key, PartitionState], key: _Key, row: Row) -> list[Change]:
+    state = states.get(key)
+    if state is None or state.snapshot_epoch != row["snapshot_epoch"]:
+        state = states[key] = PartitionState(row["snapshot_epoch"])
+    return [change for batch in _batches(row) for change in state.put(batch)]
 
 
 def _batches(row: Row) -> list[StateBatch]:
