@@ -494,7 +494,7 @@ def _table(said: Iterable[tuple[str, Said]], order: Sequence[str]) -> Iterator[s
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row, one in said:
         for name in (row, "all"):
-            counts[name].update({"all": 1, "wrong": one.is_wrong})
+            counts[name].update({"all": 1, "wrong": int(one.is_wrong)})
             counts[name].update({kind: verdict == "right" for kind, verdict in one.verdicts.items()})
     for name in (*(one for one in order if one in counts), "all"):
         figures = " | ".join(str(counts[name][kind]) for kind in ("all", "records", "commits", "log", "wrong"))
