@@ -68,7 +68,7 @@ class Kdc:
 
     def write_config(self, name: str, port: int | None = None) -> Path:
         """Write a krb5.conf for clients, by default of this KDC."""
-        settings = {"default_realm": REALM, "dns_lookup_kdc": "false", "clockskew": "5"}
+        settings = {"default_realm": REALM, "dns_lookup_kdc": "false", "clockskew": "5", "udp_preference_limit": "1"}
         lines = ["[libdefaults]", *(f"  {key} = {value}" for key, value in settings.items())]
         lines += ["[realms]", f"  {REALM} = {{", f"    kdc = 127.0.0.1:{port or self._port}", "  }"]
         file = self.directory / name
@@ -76,13 +76,12 @@ class Kdc:
         return file
 
     def _write_settings(self) -> None:
-        address = f"127.0.0.1:{self._port}"
         settings = {
             "database_name": self.directory / "principal",
             "key_stash_file": self.directory / "stash",
             "acl_file": self.directory / "kadm5.acl",
-            "kdc_listen": address,
-            "kdc_tcp_listen": address,
+            "kdc_listen": '""',  # TCP alone
+            "kdc_tcp_listen": f"127.0.0.1:{self._port}",
             "max_life": "1h",
             "supported_enctypes": "aes256-cts-hmac-sha1-96:normal",
             "default_principal_flags": "+preauth",
