@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from grouptrail.config import Config
+from grouptrail.kafka import oauthbearer
 from servers.kafka import Broker
 from support import landed
 from support.cli_in_process import run_cli
@@ -38,8 +39,9 @@ def verifying() -> Iterator[Verifier]:
 
 
 @pytest.fixture
-def logins(verifying: Verifier) -> Iterator[Verifier]:
+def logins(verifying: Verifier, monkeypatch: pytest.MonkeyPatch) -> Iterator[Verifier]:
     """What the broker asks, as it is by default: one client is known."""
+    monkeypatch.setattr(oauthbearer, "_tokens", {})  # a login that failed before asks for no token for two seconds
     yield verifying
     verifying.keys, verifying.session_seconds = {ACCESS_KEY: SECRET_KEY}, 900
     verifying.logins.clear()

@@ -131,20 +131,23 @@ def _provider(login: MskIam) -> Any:
     limits = Config(connect_timeout=login.timeout, read_timeout=login.timeout, retries={"total_max_attempts": 1})
 
     class Provider(CredentialProvider):  # type: ignore[misc]
-        _found: Any = None
+        _renewing: RefreshableCredentials | None = None
 
         def load(self) -> Any:
             # Those that renew themselves are kept: a broker knows a client that logs in again by the name of its
             # session, which may be another one after the next start. Others are read again, as they may be replaced.
-            if not isinstance(self._found, RefreshableCredentials):
+            found: Any = self._renewing  # clients of several threads log in
+            if found is None:
                 session = Session(profile=options.get("awsProfileName"))
                 session.set_default_client_config(limits)
                 if arn := options.get("awsRoleArn"):
                     return _assumed(session, arn, options, login.region)
-                self._found = session.get_credentials()
-            if self._found is None:
-                raise NoCredentialsError
-            return self._found.get_frozen_credentials()
+                found = session.get_credentials()
+                if found is None:
+                    raise NoCredentialsError
+                if isinstance(found, RefreshableCredentials):
+                    self._renewing = found
+            return found.get_frozen_credentials()
 
     return Provider()
 
