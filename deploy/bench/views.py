@@ -38,6 +38,7 @@ ROWS_A_FILE = 1_000_000
 
 _SPAN_MS = 48 * 3_600_000
 _SAMPLES_APART_MS = 10_000
+_TOPIC_ID = "mZUf7UXWRQ6iMfibqKwJ3A"
 
 Columns = dict[str, Any]
 
@@ -69,12 +70,17 @@ class GeneratedWarehouse:
             "memberships": (self._generations, self._memberships),
             "partition_ownership": (self._generations * TOPIC_PARTITIONS // MEMBERS, self._ownership),
             "consumer_lag": (TOPIC_PARTITIONS * SAMPLES, self._consumer_lag),
+            "share_deliveries": (self._generations * self._commits, self._share_deliveries),
+            "group_configs": (1, self._group_configs),
+            "task_assignments": (2 * TOPIC_PARTITIONS, self._task_assignments),
+            "streams_topology": (1, self._streams_topology),
         }
         for name, (count, columns) in rows_a_group.items():
             for first, last in _cut(self._groups, max(ROWS_A_FILE // count, 1)):
                 group = np.repeat(np.arange(first, last), count)
                 self._append(name, group, columns(group, np.tile(np.arange(count), last - first)))
         self._append("ingest_progress", np.arange(PARTITIONS), self._progress(np.arange(PARTITIONS)))
+        self._append("topic_names", np.arange(1), {"topic_id": np.full(1, _TOPIC_ID)})
         self._write_cluster()
 
     def _write_cluster(self) -> None:
@@ -251,6 +257,55 @@ class GeneratedWarehouse:
             "lag_seconds": lag / 10.0,
             "status": np.where(lag > 0, "WARN", "OK"),
             "status_reason": np.full(len(group), "as generated"),
+        }
+
+    def _share_deliveries(self, group: np.ndarray, index: np.ndarray) -> Columns:
+        # One record in twenty is delivered five times, and given up.
+        is_poison = index % 20 == 19
+        return {
+            "record_offset": index,
+            "record_at": self._end_ms - _SPAN_MS + (index + 1) * (_SPAN_MS // (self._generations * self._commits)),
+            "topic_id": np.full(len(group), _TOPIC_ID),
+            "partition": index % TOPIC_PARTITIONS,
+            "first_offset": index,
+            "last_offset": index,
+            "records": np.ones(len(group), int),
+            "delivery_state": np.where(is_poison, "archived", "acknowledged"),
+            "delivery_count": np.where(is_poison, 5, 1),
+            "redeliveries": np.where(is_poison, 4, 0),
+            "is_first": np.zeros(len(group), bool),
+        }
+
+    def _group_configs(self, group: np.ndarray, index: np.ndarray) -> Columns:
+        return {
+            "name": np.full(len(group), "share.delivery.count.limit"),
+            "value": np.full(len(group), "5"),
+            "valid_from": index + self._end_ms - _SPAN_MS,
+            **self._open(index == 0, group),
+        }
+
+    def _task_assignments(self, group: np.ndarray, index: np.ndarray) -> Columns:
+        """Return tasks: each has a standby task, which the next member has."""
+        is_standby, task = np.divmod(index, TOPIC_PARTITIONS)
+        client = np.char.mod("client-%d", (task + is_standby) % MEMBERS)
+        return {
+            "record_offset": index,
+            "subtopology": np.full(len(group), "0"),
+            "task": task,
+            "role": np.where(is_standby == 1, "standby", "active"),
+            "member_id": client,
+            "client_id": client,
+            "assigned_from": self._started_ms(index * 0, group),
+            **self._open(index >= 0, group),
+        }
+
+    def _streams_topology(self, group: np.ndarray, index: np.ndarray) -> Columns:
+        return {
+            "record_offset": index,
+            "subtopology": np.full(len(group), "0"),
+            "usage": np.full(len(group), "source"),
+            "known_from": self._started_ms(index, group),
+            **self._open(index == 0, group),
         }
 
     def _progress(self, partition: np.ndarray) -> Columns:

@@ -41,4 +41,6 @@ def test_generated_warehouse_views_return_the_expected_row_counts(tmp_path: Path
     assert count("flapping_members('7 days', 1)") == 40 * 3
     assert count("dormant_groups('7 days')") == 1
     assert count("static_members") == 4 * 3
+    assert count("task_lag WHERE role = 'active' AND lag IS NOT NULL") == 40 * 12
+    assert count("poison_records(5) WHERE delivery_limit = 5") == 40
     assert set(tables()) >= {path.name for path in tmp_path.iterdir()}
