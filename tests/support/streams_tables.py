@@ -6,8 +6,11 @@ from grouptrail.config import Config
 from support.small_tables import at, lay
 
 
-def lay_streams_group(config: Config) -> None:
-    """Lay a group `app`: `a` has two active tasks, `b` one and a standby; the newest lag has two of the three."""
+def lay_streams_group(config: Config, **standby: object) -> None:
+    """Lay a group `app`: `a` has two active tasks, `b` one and a standby; the newest lag has two of the three.
+
+    `standby` are columns of the standby's row.
+    """
     group = {"group_id": "app", "is_open": True, "open_bucket": 0}
     generation = {"group_kind": "streams", "protocol_type": "streams", "generation": 4, "started_at": at(0)}
     lay(
@@ -26,6 +29,7 @@ def lay_streams_group(config: Config) -> None:
         *(
             {**group, **next(name for name in names if name["member_id"] == member), "endpoint": f"{member}:8080"}
             | {"subtopology": subtopology, "task": task, "role": role, "assigned_from": at(0)}
+            | (standby if role == "standby" else {})
             for member, subtopology, task, role in tasks
         ),
     )

@@ -418,6 +418,21 @@ def test_show_group_of_a_streams_group_has_tasks_by_role_topology_and_lag_of_eac
     assert "0_1 thread-b unknown - topics without a commit or a sample of this partition" in text
 
 
+def test_show_group_of_a_streams_group_says_why_the_lag_of_standbys_is_unknown(streams: Config) -> None:
+    text = shown(streams, group="app")
+    assert "no offset of a standby or warm-up task is recorded: how far it is behind" in text
+    assert "copy of task" not in text
+
+
+def test_show_group_has_the_offset_sum_of_standbys_of_which_it_is_recorded(tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path))
+    lay_streams_group(config, offset_sum=1_040, offset_sum_at=at(1))
+    text = shown(config, group="app")
+    assert "copy of task client offset sum as of (UTC)" in text
+    assert "1_0 thread-b 1,040 2026-03-04 12:01:00" in text
+    assert "only offset_sum is recorded" in text
+
+
 def test_describe_group_of_a_streams_group_at_an_earlier_time_has_tasks_and_no_lag(streams: Config) -> None:
     """Lag of tasks is of now."""
     group = described(streams, "app", at=at(0), generations=1)

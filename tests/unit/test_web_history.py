@@ -288,3 +288,16 @@ def test_page_of_a_streams_group_has_tasks_by_role_its_topology_and_the_lag_of_t
     links = set(re.findall(r'href="/topics/([^"?]+)', page[page.index("subtopologies-heading") :]))
     assert links == {"orders", "by-key"}
     assert "3 tasks, skew 1" in page
+    assert "Offset sum" not in page
+
+
+def test_page_of_an_application_has_the_offset_sums_of_its_tasks(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_streams_group(config, offset_sum=1_040, offset_sum_at=at(1))
+    site = Site(config)
+    listed = json.loads(site.get("/api/v1/groups/app"))["now"]["task_lag"]
+    sums = {(row["offset_sum"], row["offset_sum_at"]) for row in listed}
+    assert sums == {(None, None), (1_040, "2026-03-04T12:01:00Z")}
+    page = site.get("/groups/app")
+    assert "Offset sum" in page
+    assert "1,040" in page

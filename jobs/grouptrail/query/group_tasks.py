@@ -33,7 +33,8 @@ WHERE cluster = :cluster AND group_id = :group
 ORDER BY subtopology, usage, topic
 """
 _LAG = """
-SELECT subtopology, task, role, member_id, client_id, endpoint, lag, max_lag_seconds, topics_without_lag, problem
+SELECT subtopology, task, role, member_id, client_id, endpoint, lag, max_lag_seconds, topics_without_lag,
+  offset_sum, offset_sum_at, problem
 FROM task_lag
 WHERE group_id = {group}
 ORDER BY role, lag DESC NULLS LAST, subtopology, task

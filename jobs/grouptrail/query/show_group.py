@@ -46,7 +46,7 @@ _MEMBERLESS = (
 )
 _LONG = ("topic", "client", "instance", "host", "reads", "writes", "state in")
 _MOVABLE = ("members", "member id", "metadata", "partitions", "kept", "moved", *HEADINGS.values())
-_NUMBERS = ("partition", "committed", "moved", "kept", "took", "after", "lag", "behind")
+_NUMBERS = ("partition", "offset sum", "committed", "moved", "kept", "took", "after", "lag", "behind")
 _MARKS = {"likely": " ~", "ambiguous": " ?"}
 
 _GENERATIONS = """
@@ -409,7 +409,7 @@ def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
 
 
 def _tasks(group: Row, distinct: Mapping[str, str]) -> Iterator[Block]:
-    """Yield the subtopologies of a Kafka Streams application, and the active tasks with the most lag."""
+    """Yield the subtopologies of a Kafka Streams application, the active tasks with the most lag, and the copies."""
     if group["topology"]:
         used: dict[str, list[Row]] = defaultdict(list)
         for row in group["topology"]:
@@ -435,8 +435,37 @@ def _tasks(group: Row, distinct: Mapping[str, str]) -> Iterator[Block]:
         ),
     )
     if len(active) > len(shown):
-        yield Line(f"{len(active) - len(shown):,} more: grouptrail sql 'SELECT * FROM task_lag'")
+        yield _more_tasks(len(active) - len(shown))
     yield Line()
+    yield from _copies([row for row in group["task_lag"] if row["role"] != "active"], distinct)
+
+
+def _copies(rows: list[Row], distinct: Mapping[str, str]) -> Iterator[Block]:
+    """Yield how far standby and warm-up tasks were when their members last joined, and what is not known."""
+    known = [row for row in rows if row["offset_sum_at"] is not None]
+    if known:
+        yield _grid(
+            ("copy of task", "client", "offset sum", "as of (UTC)"),
+            (
+                (
+                    task_name(row),
+                    distinct.get(row["member_id"], row["client_id"]),
+                    "unknown" if row["offset_sum"] is None else f"{row['offset_sum']:,}",
+                    to_the_second(row["offset_sum_at"]),
+                )
+                for row in known[:_TASKS_SHOWN]
+            ),
+        )
+        if len(known) > _TASKS_SHOWN:
+            yield _more_tasks(len(known) - _TASKS_SHOWN)
+    for reason in dict.fromkeys(row["problem"] for row in rows):
+        yield Line(reason)
+    if rows:
+        yield Line()
+
+
+def _more_tasks(count: int) -> Line:
+    return Line(f"{count:,} more: grouptrail sql 'SELECT * FROM task_lag'")
 
 
 def _used(topics: list[Row]) -> Iterator[str]:

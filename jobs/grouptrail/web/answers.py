@@ -256,6 +256,8 @@ class TaskLag(Answer):
     topics_without_lag: int | None = Field(
         description="How many of its topics have no known lag in this partition. Null: not an active task."
     )
+    offset_sum: int | None = _column("task_assignments", "offset_sum")
+    offset_sum_at: datetime | None = _column("task_assignments", "offset_sum_at")
     problem: str | None = Field(description="Why lag is null or may lack some.")
 
 
