@@ -6,6 +6,36 @@ from grouptrail.config import Config
 from support.small_tables import at, lay
 
 
+def lay_unready_group(config: Config) -> None:
+    """Lay a group `app` that is not ready from minute 2 on: of its three topics one fits at that time."""
+    group = {"group_id": "app", "is_open": True, "open_bucket": 0}
+    generation = {"group_kind": "streams", "protocol_type": "streams", "generation": 4, "started_at": at(0)}
+    lay(config, "generations", {**group, **generation, "member_count": 1, "partition_count": 0, "members": []})
+    states = ({"state": "Stable", "started_at": at(0), "ended_at": at(2)}, {"state": "NotReady", "started_at": at(2)})
+    lay(config, "group_states", *({**group, **one, "evidence": "recorded"} for one in states))
+    lay(
+        config,
+        "memberships",
+        {**group, "member_id": "a", "client_id": "thread-a", "joined_at": at(0), "began": "joined"},
+    )
+    lay(config, "ingest_progress", {"record_partition": 0})
+    lay(config, "rebalances")
+    lay(config, "partition_ownership")
+    needed = [
+        ("0", "orders", "source", None),
+        ("0", "by-key", "repartition_sink", 4),
+        ("1", "counts", "changelog", None),
+    ]
+    lay(
+        config,
+        "streams_topology",
+        *(
+            {**group, "subtopology": name, "topic": topic, "usage": usage, "partitions": count, "known_from": at(0)}
+            for name, topic, usage, count in (*needed, ("1", "by-key", "repartition_source", 4))
+        ),
+    )
+
+
 def lay_streams_group(config: Config, **standby: object) -> None:
     """Lay a group `app`: `a` has two active tasks, `b` one and a standby; the newest lag has two of the three.
 

@@ -22,7 +22,7 @@ from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import memberless
 from support.small_tables import at, lay
-from support.streams_tables import lay_streams_group
+from support.streams_tables import lay_streams_group, lay_unready_group
 
 
 @pytest.fixture(scope="module")
@@ -442,6 +442,49 @@ def test_describe_group_of_a_streams_group_at_an_earlier_time_has_tasks_and_no_l
     ]
     assert {row["subtopology"] for row in group["topology"]} == {"0", "1"}
     assert group["task_lag"] == []
+
+
+def sampled_topic(topic: str, count: int, **more: object) -> dict[str, object]:
+    return {"topic": topic, "partition_count": count, "valid_from": at(0), "is_open": True, "open_bucket": 0, **more}
+
+
+def unready(tmp_path: Path, *topics: dict[str, object]) -> Any:
+    config = Config(warehouse=str(tmp_path))
+    lay_unready_group(config)
+    if topics:
+        lay(config, "topics", *topics)
+    assert described(config, "app", at=at(1), generations=1)["unready"] is None
+    return described(config, "app", at=None, generations=1)["unready"]
+
+
+def test_show_group_that_is_not_ready_names_missing_topics_and_those_that_do_not_fit(tmp_path: Path) -> None:
+    deleted = {"valid_to": at(2), "last_seen_at": at(1), "deleted_at": at(2), "is_open": False, "open_bucket": None}
+    found = unready(tmp_path, sampled_topic("orders", 4, **deleted), sampled_topic("by-key", 3))
+    assert [(row["topic"], row["subtopologies"], row["certainty"]) for row in found["topics"]] == [
+        ("by-key", ["1"], "recorded"),
+        ("counts", ["1"], "likely"),
+        ("orders", ["0"], "recorded"),
+    ]
+    assert found["note"] is None
+    text = shown(Config(warehouse=str(tmp_path)), group="app")
+    assert "not ready because of by-key (subtopology 1): has 3 partitions, and the topology demands 4" in text
+    assert "not ready because of counts (subtopology 1) ~: missing: no sample of the cluster shows it" in text
+    assert "orders (subtopology 0): missing: deleted between 2026-03-04 12:01:00 and 2026-03-04 12:02:00 UTC" in text
+
+
+def test_show_group_that_is_not_ready_names_no_topic_that_was_created_again(tmp_path: Path) -> None:
+    gone = {"valid_to": at(1), "last_seen_at": at(0), "deleted_at": at(1), "is_open": False, "open_bucket": None}
+    again = sampled_topic("orders", 4, valid_from=at(1.5))
+    others = [sampled_topic("by-key", 4), sampled_topic("counts", 4)]
+    found = unready(tmp_path, sampled_topic("orders", 4, **gone), again, *others)
+    assert found["topics"] == []
+    assert "their numbers of partitions may not fit" in found["note"]
+
+
+def test_show_group_that_is_not_ready_without_samples_of_the_cluster_says_so(tmp_path: Path) -> None:
+    found = unready(tmp_path)
+    assert (found["topics"], found["note"][:41]) == ([], "which topics are missing is not known: no")
+    assert "not ready: which topics are missing" in shown(Config(warehouse=str(tmp_path)), group="app")
 
 
 def test_describe_group_of_consumers_has_no_tasks_or_topology(warehouse: Config) -> None:

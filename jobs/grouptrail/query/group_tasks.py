@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from grouptrail import contracts
+from grouptrail.query.formats import to_the_second
 from grouptrail.query.views import expand
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -14,6 +15,13 @@ from grouptrail.storage.sql_snapshot import SqlSnapshot
 Row = dict[str, Any]
 
 TABLES = ("task_assignments", "streams_topology", "consumer_lag")
+"""That tasks and their lag are read from."""
+
+SAMPLED = "topics"
+"""The table that shows which topics are there."""
+
+NOT_READY = "NotReady"
+"""The state of a streams group whose topology lacks topics, or has topics that do not fit."""
 
 HEADINGS = {"active": "active tasks", "standby": "standby tasks", "warmup": "warm-up tasks"}
 """By role."""
@@ -25,12 +33,27 @@ USES = {
 }
 """What a subtopology does with topics, and the usages in `streams_topology` that mean it."""
 
+# Nobody but the application writes to a repartition_sink, which another subtopology needs as repartition_source.
+_REQUIRED = ("source", "repartition_source", "changelog")
+
+_NOTHING_MISSING = (
+    "samples of the cluster show all topics that it needs: their numbers of partitions may not fit (those of topics "
+    "that are joined must be equal), or internal topics have just been created"
+)
+
 _TOPOLOGY = """
 SELECT subtopology, topic, usage, partitions, replication_factor
 FROM streams_topology
 WHERE cluster = :cluster AND group_id = :group
   AND known_from <= :time AND (known_until IS NULL OR :time < known_until)
 ORDER BY subtopology, usage, topic
+"""
+# The newest row of each topic that a topology needs, and how many topics were known at all.
+_SAMPLED = """
+SELECT topic, partition_count, last_seen_at, deleted_at, coalesce(deleted_at <= :time, FALSE) AS is_deleted
+FROM topics
+WHERE cluster = :cluster AND valid_from <= :time
+ORDER BY valid_from
 """
 _LAG = """
 SELECT subtopology, task, role, member_id, client_id, endpoint, lag, max_lag_seconds, topics_without_lag,
@@ -60,6 +83,43 @@ def add_tasks(tables: SqlSnapshot, members: list[Row], ask: Callable[[str], list
 def topology_at(tables: SqlSnapshot, ask: Callable[[str], list[Row]]) -> list[Row]:
     """Return the topics of each subtopology and their usage; none for groups that are no application."""
     return ask(_TOPOLOGY) if "streams_topology" in tables.versions else []
+
+
+def unready_topics(tables: SqlSnapshot, topology: list[Row], ask: Callable[[str], list[Row]]) -> Row:
+    """Return which topics make a topology that is not ready unusable, as far as samples of the cluster show.
+
+    `topics` has `topic`, `subtopologies` that need it, `problem` and its `certainty`: recorded, or likely where no
+    sample shows the topic. `note` says why nothing is found; None if something is.
+    """
+    sampled = {row["topic"]: row for row in ask(_SAMPLED)} if SAMPLED in tables.versions else {}
+    if not sampled:
+        return {"topics": [], "note": "which topics are missing is not known: no sample of the job cluster shows any"}
+    needed: dict[str, list[Row]] = {}
+    for row in topology:
+        if row["usage"] in _REQUIRED:
+            needed.setdefault(row["topic"], []).append(row)
+    found = [
+        {"topic": topic, "subtopologies": sorted({row["subtopology"] for row in rows}), **problem}
+        for topic, rows in sorted(needed.items())
+        if (problem := _problem_of(sampled.get(topic), rows)) is not None
+    ]
+    return {"topics": found, "note": None if found else _NOTHING_MISSING}
+
+
+def _problem_of(sampled: Row | None, needed: list[Row]) -> Row | None:
+    if sampled is None:
+        return {
+            "problem": "missing: no sample of the cluster shows it, or DESCRIBE on it is denied",
+            "certainty": "likely",
+        }
+    if sampled["is_deleted"]:
+        between = f"between {to_the_second(sampled['last_seen_at'])} and {to_the_second(sampled['deleted_at'])} UTC"
+        return {"problem": f"missing: deleted {between}", "certainty": "recorded"}
+    count = next((row["partitions"] for row in needed if row["partitions"] is not None), None)
+    if count is not None and count != sampled["partition_count"]:
+        wrong = f"has {sampled['partition_count']} partitions, and the topology demands {count}"
+        return {"problem": wrong, "certainty": "recorded"}
+    return None
 
 
 def task_lag(tables: SqlSnapshot, group_id: str, at: datetime | None) -> list[Row]:

@@ -13,12 +13,12 @@ from grouptrail import contracts
 from grouptrail.console.progress import print_note
 from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC, coordinator_partition
+from grouptrail.query import group_tasks
 from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, counted, duration, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.group_tasks import HEADINGS, USES, add_tasks, roles_of, task_lag, task_name, topology_at
-from grouptrail.query.group_tasks import TABLES as TASK_TABLES
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.rollouts import name_of_way, rollouts_of
 from grouptrail.query.views import LATEST, filled
@@ -36,7 +36,8 @@ TABLES = (
     *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
     COMMITS,
     *("log_offsets", "coordinators", "brokers"),
-    *TASK_TABLES,
+    *group_tasks.TABLES,
+    group_tasks.SAMPLED,
 )
 _TASKS_SHOWN = 20
 _NAMES_SHOWN = 3
@@ -159,7 +160,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     records of its partition are behind an open transaction now, and not read yet; None where that is not sampled.
     `coordinator` is the broker that led its partition by the samples of the cluster, `coordinator_now` the one that
     leads it now, if `at` is given; None where no sample shows it. `topology` and `task_lag` are those of a streams
-    group, the latter only now; empty for others."""
+    group, the latter only now; empty for others. `unready`: which topics make its topology unusable, as
+    `group_tasks.unready_topics` has them; None unless its state is NotReady."""
     warehouse = tables.warehouse
     tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
@@ -190,6 +192,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     _add_clients(last, ask)
     computed = coordinator_partition(group_id, count) if count else None
     led = computed if now["record_partition"] is None else now["record_partition"]
+    topology = topology_at(tables, ask)
+    is_unready = state["state"] == group_tasks.NOT_READY
     return {
         "group_id": group_id,
         "cluster": warehouse.cluster,
@@ -203,7 +207,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "held_back": None if at else _held_back(tables, ask, values, now["record_partition"]),
         "members": members,
-        "topology": topology_at(tables, ask),
+        "topology": topology,
+        "unready": group_tasks.unready_topics(tables, topology, ask) if is_unready else None,
         "task_lag": task_lag(tables, group_id, at),
         "generations": last,
         "committed": committed,
@@ -306,11 +311,22 @@ def _head(group: Row) -> Iterator[str]:
         yield f"generation {group['generation']}, protocol {protocol}, {_coordinator(group)}"
     if group["members"]:
         yield _assignment(group)
+    yield from _unready(group["unready"])
     if group["held_back"]:
         yield (
             f"an open transaction holds back {group['held_back']:,} records of that partition: what they say of the "
             "group, such as its deletion, is shown when the transaction ends"
         )
+
+
+def _unready(unready: Row | None) -> Iterator[str]:
+    """Yield why a topology is not ready, such as `not ready because of lines (subtopology 0) ~: missing: …`."""
+    for row in unready["topics"] if unready else ():
+        needed_by = f"subtopology {', '.join(row['subtopologies'])}"
+        mark = _MARKS.get(row["certainty"], "")
+        yield f"not ready because of {row['topic']} ({needed_by}){mark}: {row['problem']}"
+    if unready and unready["note"]:
+        yield f"not ready: {unready['note']}"
 
 
 def _state(group: Row) -> str:
