@@ -6,8 +6,8 @@ from grouptrail.config import Config
 from support.small_tables import at, lay
 
 
-def lay_unready_group(config: Config) -> None:
-    """Lay a group `app` that is not ready from minute 2 on: of its three topics one fits at that time."""
+def lay_unready_group(config: Config, fixed: int | None = 4) -> None:
+    """Lay a group `app` that is not ready from minute 2 on; `fixed`: how many partitions `by-key` has to have."""
     group = {"group_id": "app", "is_open": True, "open_bucket": 0}
     generation = {"group_kind": "streams", "protocol_type": "streams", "generation": 4, "started_at": at(0)}
     lay(config, "generations", {**group, **generation, "member_count": 1, "partition_count": 0, "members": []})
@@ -23,7 +23,7 @@ def lay_unready_group(config: Config) -> None:
     lay(config, "partition_ownership")
     needed = [
         ("0", "orders", "source", None),
-        ("0", "by-key", "repartition_sink", 4),
+        ("0", "by-key", "repartition_sink", fixed),
         ("1", "counts", "changelog", None),
     ]
     lay(
@@ -31,7 +31,7 @@ def lay_unready_group(config: Config) -> None:
         "streams_topology",
         *(
             {**group, "subtopology": name, "topic": topic, "usage": usage, "partitions": count, "known_from": at(0)}
-            for name, topic, usage, count in (*needed, ("1", "by-key", "repartition_source", 4))
+            for name, topic, usage, count in (*needed, ("1", "by-key", "repartition_source", fixed))
         ),
     )
 

@@ -448,9 +448,9 @@ def sampled_topic(topic: str, count: int, **more: object) -> dict[str, object]:
     return {"topic": topic, "partition_count": count, "valid_from": at(0), "is_open": True, "open_bucket": 0, **more}
 
 
-def unready(tmp_path: Path, *topics: dict[str, object]) -> Any:
+def unready(tmp_path: Path, *topics: dict[str, object], fixed: int | None = 4) -> Any:
     config = Config(warehouse=str(tmp_path))
-    lay_unready_group(config)
+    lay_unready_group(config, fixed)
     if topics:
         lay(config, "topics", *topics)
     assert described(config, "app", at=at(1), generations=1)["unready"] is None
@@ -467,9 +467,30 @@ def test_show_group_that_is_not_ready_names_missing_topics_and_those_that_do_not
     ]
     assert found["note"] is None
     text = shown(Config(warehouse=str(tmp_path)), group="app")
-    assert "not ready because of by-key (subtopology 1): has 3 partitions, and the topology demands 4" in text
+    assert "not ready because of by-key (subtopology 1): has 3 partitions, and 4 are expected" in text
     assert "not ready because of counts (subtopology 1) ~: missing: no sample of the cluster shows it" in text
     assert "orders (subtopology 0): missing: deleted between 2026-03-04 12:01:00 and 2026-03-04 12:02:00 UTC" in text
+
+
+def test_show_group_that_is_not_ready_names_a_changelog_with_other_partitions_than_the_topics_read(
+    tmp_path: Path,
+) -> None:
+    found = unready(tmp_path, sampled_topic("orders", 8), sampled_topic("by-key", 4), sampled_topic("counts", 3))
+    assert [(row["topic"], row["problem"]) for row in found["topics"]] == [
+        ("counts", "has 3 partitions, and 4 are expected")
+    ]
+
+
+def test_show_group_that_is_not_ready_names_a_repartition_topic_with_other_partitions_than_what_is_read(
+    tmp_path: Path,
+) -> None:
+    """Unless the topology fixes its number, it has that of the topics from which it is written."""
+    found = unready(
+        tmp_path, sampled_topic("orders", 8), sampled_topic("by-key", 4), sampled_topic("counts", 4), fixed=None
+    )
+    assert [(row["topic"], row["problem"]) for row in found["topics"]] == [
+        ("by-key", "has 4 partitions, and 8 are expected")
+    ]
 
 
 def test_show_group_that_is_not_ready_names_no_topic_that_was_created_again(tmp_path: Path) -> None:

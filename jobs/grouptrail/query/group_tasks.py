@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from grouptrail import contracts
-from grouptrail.query.formats import to_the_second
+from grouptrail.query.formats import counted, to_the_second
 from grouptrail.query.views import expand
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
@@ -98,15 +98,16 @@ def unready_topics(tables: SqlSnapshot, topology: list[Row], ask: Callable[[str]
     for row in topology:
         if row["usage"] in _REQUIRED:
             needed.setdefault(row["topic"], []).append(row)
+    there = {topic: row["partition_count"] for topic, row in sampled.items() if not row["is_deleted"]}
     found = [
         {"topic": topic, "subtopologies": sorted({row["subtopology"] for row in rows}), **problem}
         for topic, rows in sorted(needed.items())
-        if (problem := _problem_of(sampled.get(topic), rows)) is not None
+        if (problem := _problem_of(sampled.get(topic), _demanded(rows[0], topology, there))) is not None
     ]
     return {"topics": found, "note": None if found else _NOTHING_MISSING}
 
 
-def _problem_of(sampled: Row | None, needed: list[Row]) -> Row | None:
+def _problem_of(sampled: Row | None, demanded: int | None) -> Row | None:
     if sampled is None:
         return {
             "problem": "missing: no sample of the cluster shows it, or DESCRIBE on it is denied",
@@ -115,11 +116,41 @@ def _problem_of(sampled: Row | None, needed: list[Row]) -> Row | None:
     if sampled["is_deleted"]:
         between = f"between {to_the_second(sampled['last_seen_at'])} and {to_the_second(sampled['deleted_at'])} UTC"
         return {"problem": f"missing: deleted {between}", "certainty": "recorded"}
-    count = next((row["partitions"] for row in needed if row["partitions"] is not None), None)
-    if count is not None and count != sampled["partition_count"]:
-        wrong = f"has {sampled['partition_count']} partitions, and the topology demands {count}"
-        return {"problem": wrong, "certainty": "recorded"}
+    count = sampled["partition_count"]
+    if demanded not in (None, count):
+        return {"problem": f"has {counted(count, 'partition')}, and {demanded} are expected", "certainty": "recorded"}
     return None
+
+
+def _demanded(needed: Row, topology: list[Row], there: Mapping[str, int]) -> int | None:
+    """Return how many partitions a topic must have, with those that are `there`; None if that is not known.
+
+    A changelog has as many as the largest topic that its subtopology reads (ChangelogTopics), a repartition topic as
+    the largest that a subtopology reads that writes to it (RepartitionTopics). If it is read together with others, it
+    may have to have as many as they have: whether they are joined is not in the table.
+    """
+    fixed: int | None = needed["partitions"]
+    if fixed is not None or needed["usage"] == "source":
+        return fixed
+    if needed["usage"] == "changelog":
+        return _largest([there.get(row["topic"]) for row in _read_by(needed["subtopology"], topology)])
+    if len(_read_by(needed["subtopology"], topology)) > 1:
+        return None
+    sinks = [row for row in topology if row["topic"] == needed["topic"] and row["usage"] == "repartition_sink"]
+    read = [row for sink in sinks for row in _read_by(sink["subtopology"], topology)]
+    # Brokers refuse a topology with a loop, which would have no end here.
+    if any(row["usage"] == "repartition_source" and row["partitions"] is None for row in read):
+        return None
+    return _largest([there.get(row["topic"]) if row["usage"] == "source" else row["partitions"] for row in read])
+
+
+def _read_by(subtopology: str, topology: list[Row]) -> list[Row]:
+    return [row for row in topology if row["subtopology"] == subtopology and row["usage"] in USES["reads"]]
+
+
+def _largest(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return max(known) if known and len(known) == len(counts) else None
 
 
 def task_lag(tables: SqlSnapshot, group_id: str, at: datetime | None) -> list[Row]:
