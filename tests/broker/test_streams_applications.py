@@ -315,5 +315,12 @@ def test_rebalance_that_a_member_was_to_begin_is_a_probing_rebalance(tmp_path: P
         probed = {*first.probed_generations(), *second.probed_generations()}
         config = config_of(broker.bootstrap, tmp_path / "warehouse")
         succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
+        assert probing_rebalances(config) == dict.fromkeys(probed, "likely")
+        succeeded(cli(config, "ingest-broker-log", str(broker.log_file), "--time-zone", "UTC", "--trust-clients"))
+    assert probing_rebalances(config) == dict.fromkeys(probed, "recorded")
+
+
+def probing_rebalances(config: Config) -> dict[int, str]:
+    """Return the certainty of each generation that a probing rebalance began."""
     rebalances = History.read(config).of("rebalances", GROUP)
-    assert {row["to_generation"] for row in rebalances if row["cause"] == "probing_rebalance"} == probed
+    return {row["to_generation"]: row["certainty"] for row in rebalances if row["cause"] == "probing_rebalance"}
