@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from support.cluster_job import Job
 from support.history_tables import History, Row
 from support.kafka_clients import await_that
 from support.landed import config_of
+from support.noted_samples import note_sample
 from support.streams_apps import INPUT_TOPIC, StreamsApp, create_topics
 
 GROUP, OTHER = "word-count", "counted"
@@ -104,6 +106,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, cli: Cli) -> Recorded:
             cluster.sample()
             other.start()
             await_that(lambda: bool(_WRONG.search(broker.log_file.read_text())))
+        note_sample(warehouse_of(config), "cluster", datetime.now(UTC))
         succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
         return Recorded(config, broker.log_file.read_text())
 

@@ -20,6 +20,7 @@ from grouptrail.query.show_group import TABLES, describe_group, ranges, show_gro
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
+from support.noted_samples import note_sample
 from support.sample_groups import memberless
 from support.small_tables import at, lay
 from support.streams_tables import lay_streams_group, lay_unready_group
@@ -448,9 +449,10 @@ def sampled_topic(topic: str, count: int, **more: object) -> dict[str, object]:
     return {"topic": topic, "partition_count": count, "valid_from": at(0), "is_open": True, "open_bucket": 0, **more}
 
 
-def unready(tmp_path: Path, *topics: dict[str, object], fixed: int | None = 4) -> Any:
+def unready(tmp_path: Path, *topics: dict[str, object], fixed: int | None = 4, sampled: float = 3) -> Any:
     config = Config(warehouse=str(tmp_path))
     lay_unready_group(config, fixed)
+    note_sample(warehouse_of(config), "cluster", at(sampled))
     if topics:
         lay(config, "topics", *topics)
     assert described(config, "app", at=at(1), generations=1)["unready"] is None
@@ -500,6 +502,12 @@ def test_show_group_that_is_not_ready_names_no_topic_that_was_created_again(tmp_
     found = unready(tmp_path, sampled_topic("orders", 4, **gone), again, *others)
     assert found["topics"] == []
     assert "their numbers of partitions may not fit" in found["note"]
+
+
+def test_show_group_that_is_not_ready_is_not_sure_by_samples_from_before(tmp_path: Path) -> None:
+    found = unready(tmp_path, sampled_topic("orders", 8), sampled_topic("by-key", 3), sampled=1)
+    assert {row["certainty"] for row in found["topics"]} == {"likely"}
+    assert found["note"].startswith("this is by samples of the cluster until 2026-03-04 12:01:00 UTC")
 
 
 def test_show_group_that_is_not_ready_without_samples_of_the_cluster_says_so(tmp_path: Path) -> None:

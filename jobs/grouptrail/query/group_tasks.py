@@ -9,6 +9,7 @@ from typing import Any
 from grouptrail import contracts
 from grouptrail.query.formats import counted, to_the_second
 from grouptrail.query.views import expand
+from grouptrail.storage.last_sample import read_last_sample
 from grouptrail.storage.sql import datafusion_literal
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 
@@ -85,11 +86,13 @@ def topology_at(tables: SqlSnapshot, ask: Callable[[str], list[Row]]) -> list[Ro
     return ask(_TOPOLOGY) if "streams_topology" in tables.versions else []
 
 
-def unready_topics(tables: SqlSnapshot, topology: list[Row], ask: Callable[[str], list[Row]]) -> Row:
-    """Return which topics make a topology that is not ready unusable, as far as samples of the cluster show.
+def unready_topics(
+    tables: SqlSnapshot, topology: list[Row], ask: Callable[[str], list[Row]], *, since: datetime
+) -> Row:
+    """Return which topics make a topology unusable that has not been ready `since` a time, by samples of the cluster.
 
     `topics` has `topic`, `subtopologies` that need it, `problem` and its `certainty`: recorded, or likely where no
-    sample shows the topic. `note` says why nothing is found; None if something is.
+    sample shows the topic, and where none was taken since. `note` says that, or why nothing is found; or None.
     """
     sampled = {row["topic"]: row for row in ask(_SAMPLED)} if SAMPLED in tables.versions else {}
     if not sampled:
@@ -104,15 +107,18 @@ def unready_topics(tables: SqlSnapshot, topology: list[Row], ask: Callable[[str]
         for topic, rows in sorted(needed.items())
         if (problem := _problem_of(sampled.get(topic), _demanded(rows[0], topology, there))) is not None
     ]
-    return {"topics": found, "note": None if found else _NOTHING_MISSING}
+    last = read_last_sample(tables.warehouse, "cluster")
+    if last is not None and last.at >= since:
+        return {"topics": found, "note": None if found else _NOTHING_MISSING}
+    until = "" if last is None else f" until {to_the_second(last.at.isoformat())} UTC"
+    note = f"this is by samples of the cluster{until}: none is known to be taken since it is not ready"
+    return {"topics": [{**row, "certainty": "likely"} for row in found], "note": note}
 
 
 def _problem_of(sampled: Row | None, demanded: int | None) -> Row | None:
     if sampled is None:
-        return {
-            "problem": "missing: no sample of the cluster shows it, or DESCRIBE on it is denied",
-            "certainty": "likely",
-        }
+        missing = "missing: no sample of the cluster shows it, or DESCRIBE on it is denied"
+        return {"problem": missing, "certainty": "likely"}
     if sampled["is_deleted"]:
         between = f"between {to_the_second(sampled['last_seen_at'])} and {to_the_second(sampled['deleted_at'])} UTC"
         return {"problem": f"missing: deleted {between}", "certainty": "recorded"}

@@ -186,14 +186,17 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         assigned = [member for row in ask(_MEMBERS) for member in row["members"] or ()]
         _add_partitions(members, ask(views["owners_at"].sql), assigned)
         add_tasks(tables, members, ask)
-    state = states[0] if states else {"state": None, "evidence": None}
+    state: Row = states[0] if states else {"state": None, "evidence": None}
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
     _add_clients(last, ask)
     computed = coordinator_partition(group_id, count) if count else None
     led = computed if now["record_partition"] is None else now["record_partition"]
     topology = topology_at(tables, ask)
-    is_unready = state["state"] == group_tasks.NOT_READY
+    unready = None
+    if state["state"] == group_tasks.NOT_READY:
+        since = datetime.fromisoformat(state["state_since"])
+        unready = group_tasks.unready_topics(tables, topology, ask, since=since)
     return {
         "group_id": group_id,
         "cluster": warehouse.cluster,
@@ -208,7 +211,7 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         "held_back": None if at else _held_back(tables, ask, values, now["record_partition"]),
         "members": members,
         "topology": topology,
-        "unready": group_tasks.unready_topics(tables, topology, ask) if is_unready else None,
+        "unready": unready,
         "task_lag": task_lag(tables, group_id, at),
         "generations": last,
         "committed": committed,

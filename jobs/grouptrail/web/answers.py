@@ -246,14 +246,14 @@ class UnreadyTopic(Answer):
     topic: str = Field(description="The topic.")
     subtopologies: list[str] = Field(description="The subtopologies that need it.")
     problem: str = Field(description="What is wrong with it, such as that it was deleted.")
-    certainty: str = Field(description="recorded, or likely where no sample of the cluster shows the topic.")
+    certainty: str = Field(description="recorded; likely without a sample that shows the topic, or since then.")
 
 
 class Unready(Answer):
     """Why a streams group was NotReady, as far as samples of the cluster show."""
 
     topics: list[UnreadyTopic] = Field(description="Topics that are missing or do not fit.")
-    note: str | None = Field(description="Why no topic is found. Null: some are.")
+    note: str | None = Field(description="Why no topic is found, or that samples are older. Null: neither.")
 
 
 class TaskLag(Answer):
