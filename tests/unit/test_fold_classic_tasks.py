@@ -110,6 +110,24 @@ def test_offset_sums_are_those_of_the_newest_join_of_each_member() -> None:
     assert fold(log, cuts=range(len(log))) == fold(log)
 
 
+def test_offset_sums_of_members_that_do_not_join_again_keep_their_time() -> None:
+    """A static member's return writes all members of the same generation again."""
+    held = {
+        name: (
+            {LINES: [number]},
+            subscription(number, disk={(1, number): 50}),
+            assignment([(0, number)], [(1, number)]),
+        )
+        for number, name in enumerate(("a", "b"))
+    }
+    returned = {"a": held["a"], "c": held["b"]}
+    log = [application(1, 1_000, 1, held), application(2, 2_000, 1, returned)]
+    rows = fold(log)
+    assert offset_sums(rows)["1", 0, "standby", "a"] == (50, 1_000)
+    assert offset_sums(rows)["1", 1, "standby", "c"] == (50, 2_000)
+    assert fold(log, cuts=range(len(log))) == rows
+
+
 @pytest.mark.parametrize(("version", "expected"), [(6, (None, None)), (7, (40, 1_000)), (10, (40, 1_000))])
 def test_offset_sums_are_read_in_each_version_that_has_them(
     version: int, expected: tuple[int | None, int | None]

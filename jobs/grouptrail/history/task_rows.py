@@ -93,7 +93,10 @@ def _end_of_unread(state: FoldState, task: Task, at: int) -> None:
 
 def _update_offset_sums(state: FoldState, change: Change) -> None:
     """Update how far the state of each task was when its member joined, of the members that say it."""
+    is_new = change.after.generation != change.before.generation or change.is_conversion
     for name, sums in _offset_sums(change.operation).items():
+        if not is_new and name in change.before.members:
+            continue  # written again because another member, a static one, came back
         for task in _tasks(change.after.members.get(name)):
             # The leader counts a task that is not named as 0 (ClientState.computeTaskLags); negative: sentinels.
             found = sums.get((task.subtopology, task.number), 0)
