@@ -1,6 +1,7 @@
 -- about: >-
 --   One task of a Kafka Streams application now, with the lag of the source and repartition topics that it reads: task 3
---   reads partition 3 of each. Only active tasks have a lag: no offset is committed for standby and warm-up tasks.
+--   reads partition 3 of each. Only active tasks have a lag: no offset is committed for standby and warm-up tasks. Of classic
+--   applications offset_sum shows how far their state was when the member last joined.
 -- columns:
 --   - {name: group_id, type: string, about: "the group: the application.id"}
 --   - {name: subtopology, type: string, about: the subtopology}
@@ -14,6 +15,8 @@
 --   - {name: max_lag_seconds, type: double, null_means: "unknown: see problem", about: the highest lag_seconds of these partitions}
 --   - {name: topics, type: bigint, about: "how many topics the subtopology reads, except those that match a pattern"}
 --   - {name: topics_without_lag, type: bigint, null_means: not an active task, about: "how many of them have no known lag in this partition: no commit yet, no sample, or no such partition"}
+--   - {name: offset_sum, type: bigint, null_means: "not known, as in task_assignments", about: "how far its member's copy of the state was when it last joined, as in task_assignments"}
+--   - {name: offset_sum_at, type: timestamp, null_means: "not known, as in task_assignments", about: when that was recorded}
 --   - {name: sampled_at, type: timestamp, null_means: no sample of these partitions, about: the newest of their samples}
 --   - {name: problem, type: string, null_means: none, about: "why lag is null or may lack some"}
 -- example: SELECT * FROM task_lag WHERE role = 'active' ORDER BY lag DESC
@@ -44,6 +47,8 @@ measured AS (
     tasks.client_id,
     tasks.process_id,
     tasks.endpoint,
+    tasks.offset_sum,
+    tasks.offset_sum_at,
     sum(sample.lag) AS lag,
     max(sample.lag_seconds) AS max_lag_seconds,
     count(CASE WHEN used.is_pattern = 0 THEN 1 END) AS topics,
@@ -58,7 +63,7 @@ measured AS (
     AND used.is_pattern = 0 AND tasks.role = 'active'
   GROUP BY
     tasks.group_id, tasks.subtopology, tasks.task, tasks.role, tasks.member_id, tasks.client_id, tasks.process_id,
-    tasks.endpoint
+    tasks.endpoint, tasks.offset_sum, tasks.offset_sum_at
 )
 SELECT
   group_id,
@@ -73,9 +78,12 @@ SELECT
   max_lag_seconds,
   topics,
   CASE WHEN role = 'active' THEN topics_without_lag END AS topics_without_lag,
+  offset_sum,
+  offset_sum_at,
   sampled_at,
   CASE
-    WHEN role <> 'active' THEN 'no offset is committed for a standby or warm-up task: how far it is behind its changelog is not known'
+    WHEN role <> 'active' AND offset_sum_at IS NULL THEN 'no offset of a standby or warm-up task is recorded: how far it is behind its changelogs is not known'
+    WHEN role <> 'active' THEN 'only offset_sum is recorded: which changelogs the task has, and how far it has come since, is not known'
     WHEN topics = 0 AND patterns = 0 THEN 'the topics of the subtopology are not known'
     WHEN patterns > 0 THEN 'topics that match a pattern are not among them'
     WHEN problem IS NOT NULL THEN problem

@@ -43,6 +43,9 @@ RUNS = [
 
 Places = dict[str, list[tuple[str, int]]]
 
+OffsetSums = dict[int, dict[str, dict[str, int]]]
+"""By generation, process id and task."""
+
 
 @dataclass(frozen=True)
 class Quiet:
@@ -62,10 +65,13 @@ class Run:
     config: Config
     events: list[TaskEvent]
     quiet: list[Quiet]
+    offset_sums: OffsetSums
     history: History
     lag: dict[tuple[str, int], int]
     prints_topics: bool
     """Whether the tool prints the topics of partitions."""
+    has_offset_sums: bool
+    """Whether members send the sums of the offsets of their tasks' changelogs."""
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -92,7 +98,17 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
             for one in instances:
                 one.kill()
     events = [event for one in instances for event in one.assignments()]
-    return Run(config, events, quiet, History.read(config), left, prints_topics=not version.startswith("3."))
+    sums = {generation: known for one in instances for generation, known in one.offset_sums().items()}
+    return Run(
+        config,
+        events,
+        quiet,
+        sums,
+        History.read(config),
+        left,
+        prints_topics=not version.startswith("3."),
+        has_offset_sums="upgrade.from" not in settings,
+    )
 
 
 def schedule(broker: Broker, first: StreamsApp, second: StreamsApp) -> list[Quiet]:
@@ -240,6 +256,21 @@ def test_source_topics_with_active_tasks_are_the_partitions_that_kafkas_tool_pri
         assert {member: sorted(listed) for member, listed in places.items()} == quiet.partitions
 
 
+def test_offset_sum_of_each_task_is_the_one_that_the_leader_knew_in_its_last_generation(run: Run) -> None:
+    """Of a task that the member ran it knew a sentinel; one that a member did not name it counts as 0."""
+    found = set()
+    for row in run.history.of("task_assignments", GROUP):
+        if not run.has_offset_sums:
+            assert (row["offset_sum"], row["offset_sum_at"]) == (None, None)
+            continue
+        last = max(run.offset_sums) if row["is_open"] else row["until_generation"] - 1
+        known = run.offset_sums[last][row["process_id"]].get(_name(row), 0)
+        assert row["offset_sum"] == (None if known < 0 else known), (row, last)
+        assert row["offset_sum_at"] >= row["assigned_from"]
+        found.add((row["role"], known > 0))
+    assert not run.has_offset_sums or ("active", True) in found
+
+
 def test_lag_of_each_task_is_that_of_its_partition(run: Run) -> None:
     """Each subtopology reads one topic; a partition without a commit has no lag."""
     rows = asked(run.config, "SELECT * FROM task_lag WHERE role = 'active'")
@@ -284,5 +315,12 @@ def test_rebalance_that_a_member_was_to_begin_is_a_probing_rebalance(tmp_path: P
         probed = {*first.probed_generations(), *second.probed_generations()}
         config = config_of(broker.bootstrap, tmp_path / "warehouse")
         succeeded(cli(config, "run", "--job", "decode", "--job", "history", "--once"))
+        assert probing_rebalances(config) == dict.fromkeys(probed, "likely")
+        succeeded(cli(config, "ingest-broker-log", str(broker.log_file), "--time-zone", "UTC", "--trust-clients"))
+    assert probing_rebalances(config) == dict.fromkeys(probed, "recorded")
+
+
+def probing_rebalances(config: Config) -> dict[int, str]:
+    """Return the certainty of each generation that a probing rebalance began."""
     rebalances = History.read(config).of("rebalances", GROUP)
-    assert {row["to_generation"] for row in rebalances if row["cause"] == "probing_rebalance"} == probed
+    return {row["to_generation"]: row["certainty"] for row in rebalances if row["cause"] == "probing_rebalance"}

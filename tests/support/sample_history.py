@@ -15,7 +15,10 @@ EVER = "4000 weeks"
 
 _NO_COMMIT = "topics without a commit or a sample of this partition"
 _NO_STANDBY_LAG = (
-    "no offset is committed for a standby or warm-up task: how far it is behind its changelog is not known"
+    "no offset of a standby or warm-up task is recorded: how far it is behind its changelogs is not known"
+)
+_OFFSET_SUM_ALONE = (
+    "only offset_sum is recorded: which changelogs the task has, and how far it has come since, is not known"
 )
 _NO_TOPICS = "the topics of the subtopology are not known"
 
@@ -206,6 +209,7 @@ _ROWS: dict[str, Rows] = {
         _task("active", 0, "a", 0, 1),
         _task("active", 0, "c", 2, None),
         _task("standby", 0, "d", 0, None),
+        {**_task("standby", 1, "c", 2, None), "offset_sum": 40, "offset_sum_at": at(1)},
         _task("active", 1, "d", 0, None),
         {**_task("active", 7, "d", 0, None), "subtopology": "1"},
         {**_task("active", 0, "w", 0, None), "group_id": "connect", "subtopology": "sink"},
@@ -603,18 +607,20 @@ ASKED: dict[str, tuple[str, Rows]] = {
     ),
     "task_lag": (
         "SELECT subtopology, task, role, member_id, endpoint, lag, max_lag_seconds, topics, topics_without_lag, "
-        "sampled_at, problem FROM task_lag ORDER BY task, role",
+        "offset_sum, offset_sum_at, sampled_at, problem FROM task_lag ORDER BY task, role",
         [
             {
                 "subtopology": name, "task": task, "role": role, "member_id": member, "endpoint": f"{member}:8080",
                 "lag": lag, "max_lag_seconds": seconds, "topics": topics, "topics_without_lag": without,
-                "sampled_at": sampled_at, "problem": problem,
+                "offset_sum": None if total is None else 40, "offset_sum_at": total, "sampled_at": sampled_at,
+                "problem": problem,
             }
-            for name, task, role, member, lag, seconds, topics, without, sampled_at, problem in (
-                ("0", 0, "active", "c", 50, 5.0, 2, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
-                ("0", 0, "standby", "d", None, None, 2, None, None, _NO_STANDBY_LAG),
-                ("0", 1, "active", "d", 20, 2.0, 2, 1, "2026-03-04T12:02:00Z", _NO_COMMIT),
-                ("1", 7, "active", "d", None, None, 0, 0, None, _NO_TOPICS),
+            for name, task, role, member, lag, seconds, topics, without, total, sampled_at, problem in (
+                ("0", 0, "active", "c", 50, 5.0, 2, 1, None, "2026-03-04T12:02:00Z", _NO_COMMIT),
+                ("0", 0, "standby", "d", None, None, 2, None, None, None, _NO_STANDBY_LAG),
+                ("0", 1, "active", "d", 20, 2.0, 2, 1, None, "2026-03-04T12:02:00Z", _NO_COMMIT),
+                ("0", 1, "standby", "c", None, None, 2, None, "2026-03-04T12:01:00Z", None, _OFFSET_SUM_ALONE),
+                ("1", 7, "active", "d", None, None, 0, 0, None, None, _NO_TOPICS),
             )
         ],
     ),

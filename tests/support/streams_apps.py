@@ -26,6 +26,7 @@ OUTPUT_TOPIC = "streams-wordcount-output"
 
 _MAIN_CLASS = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
 _IN_MEMORY = "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers"
+_ASSIGNOR = "org.apache.kafka.streams.processor.internals.StreamsPartitionAssignor"
 _STOP_DEADLINE_SECONDS = 30.0
 
 # Log lines of ConsumerCoordinator and, after it, of TaskManager.
@@ -43,6 +44,16 @@ _PROBED = re.compile(
     r"Successfully joined group with generation Generation\{generationId=(?P<generation>\d+), ",
     re.DOTALL,
 )
+
+# Log lines of StreamsPartitionAssignor in the leader, and of ConsumerCoordinator after it.
+_CLIENTS = re.compile(
+    r"standby replicas to client nodes \{(?P<clients>.*)\}\n(?:(?!standby replicas to client nodes).*\n)*?"
+    r".*Finished assignment for group at generation (?P<generation>\d+): "
+)
+_OFFSET_SUMS = re.compile(
+    r"(?P<process>[0-9a-f-]{36})=\[activeTasks: .*?changelogOffsetTotalsByTask: \(\[(?P<sums>.*?)\]\)"
+)
+_TOTAL = re.compile(r"(\w+)=(-?\d+)")
 
 # Log line of KafkaStreams; the id of the client ends with the process id, a UUID.
 _TRANSITION = re.compile(r"stream-client \[.*?(?P<process>[0-9a-f-]{36})\] State transition from \w+ to (?P<to>\w+)")
@@ -123,6 +134,7 @@ class StreamsApp:
             *class_data.options(class_data_archive(java, jars)).split(),
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.streams=info",
+            f"-Dorg.slf4j.simpleLogger.log.{_ASSIGNOR}=debug",
             "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.consumer=info",
             *("-cp", os.pathsep.join(f"{folder}/*" for folder in (jars, fetch_streams(self._version)))),
             *(_MAIN_CLASS, str(self._properties)),
@@ -165,6 +177,16 @@ class StreamsApp:
             TaskEvent(int(one["generation"]), one["member"], _tasks(one["active"]), _tasks(one["standby"]))
             for one in _ASSIGNED.finditer(self.log_file.read_text(errors="replace"))
         ]
+
+    def offset_sums(self) -> dict[int, dict[str, dict[str, int]]]:
+        """Return the sum of the offsets of each task, by process id, that it knew as leader of each generation."""
+        return {
+            int(one["generation"]): {
+                client["process"]: {task: int(total) for task, total in _TOTAL.findall(client["sums"])}
+                for client in _OFFSET_SUMS.finditer(one["clients"])
+            }
+            for one in _CLIENTS.finditer(self.log_file.read_text(errors="replace"))
+        }
 
     def probed_generations(self) -> list[int]:
         """Return the generations that its members began because their leader had asked them to, at a time."""

@@ -6,8 +6,41 @@ from grouptrail.config import Config
 from support.small_tables import at, lay
 
 
-def lay_streams_group(config: Config) -> None:
-    """Lay a group `app`: `a` has two active tasks, `b` one and a standby; the newest lag has two of the three."""
+def lay_unready_group(config: Config, fixed: int | None = 4) -> None:
+    """Lay a group `app` that is not ready from minute 2 on; `fixed`: how many partitions `by-key` has to have."""
+    group = {"group_id": "app", "is_open": True, "open_bucket": 0}
+    generation = {"group_kind": "streams", "protocol_type": "streams", "generation": 4, "started_at": at(0)}
+    lay(config, "generations", {**group, **generation, "member_count": 1, "partition_count": 0, "members": []})
+    states = ({"state": "Stable", "started_at": at(0), "ended_at": at(2)}, {"state": "NotReady", "started_at": at(2)})
+    lay(config, "group_states", *({**group, **one, "evidence": "recorded"} for one in states))
+    lay(
+        config,
+        "memberships",
+        {**group, "member_id": "a", "client_id": "thread-a", "joined_at": at(0), "began": "joined"},
+    )
+    lay(config, "ingest_progress", {"record_partition": 0})
+    lay(config, "rebalances")
+    lay(config, "partition_ownership")
+    needed = [
+        ("0", "orders", "source", None),
+        ("0", "by-key", "repartition_sink", fixed),
+        ("1", "counts", "changelog", None),
+    ]
+    lay(
+        config,
+        "streams_topology",
+        *(
+            {**group, "subtopology": name, "topic": topic, "usage": usage, "partitions": count, "known_from": at(0)}
+            for name, topic, usage, count in (*needed, ("1", "by-key", "repartition_source", fixed))
+        ),
+    )
+
+
+def lay_streams_group(config: Config, **standby: object) -> None:
+    """Lay a group `app`: `a` has two active tasks, `b` one and a standby; the newest lag has two of the three.
+
+    `standby` are columns of the standby's row.
+    """
     group = {"group_id": "app", "is_open": True, "open_bucket": 0}
     generation = {"group_kind": "streams", "protocol_type": "streams", "generation": 4, "started_at": at(0)}
     lay(
@@ -26,6 +59,7 @@ def lay_streams_group(config: Config) -> None:
         *(
             {**group, **next(name for name in names if name["member_id"] == member), "endpoint": f"{member}:8080"}
             | {"subtopology": subtopology, "task": task, "role": role, "assigned_from": at(0)}
+            | (standby if role == "standby" else {})
             for member, subtopology, task, role in tasks
         ),
     )

@@ -31,15 +31,21 @@ def subscription(
                 "latestSupportedVersion": 11,
                 "processId": urlsafe_b64encode(UUID(int=process).bytes)[:22].decode(),
                 "userEndPoint": endpoint.encode(),
-                "taskOffsetSums": [
-                    {"topicGroupId": group, "partition": number, "offsetSum": total, "namedTopology": None}
-                    for (group, number), total in (disk or {}).items()
-                ],
+                "prevTasks": [],
+                "standbyTasks": [],
+                "taskOffsetSums": [_offset_sum(*task, total, version) for task, total in (disk or {}).items()],
                 "uniqueField": 1,
                 "errorCode": 0,
                 "clientTags": [],
             },
         )
+    )
+
+
+def _offset_sum(group: int, number: int, total: int, version: int) -> dict[str, Any]:
+    task = {"partition": number, "offsetSum": total}
+    return {"topicGroupId": group} | (
+        {**task, "namedTopology": None} if version >= 10 else {"partitionToOffsetSum": [task]}
     )
 
 

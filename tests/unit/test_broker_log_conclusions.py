@@ -123,6 +123,25 @@ def test_cause_of_a_group_that_is_empty_stays_recorded_and_says_how_its_members_
     assert {**again, **conclude_rebalance(again, [])} == row
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("triggered followup rebalance scheduled for 7", ("probing_rebalance", "recorded", "LOGGED_PROBING")),
+        ("not provided", ("probing_rebalance", "likely", "PROBING_TIME_PASSED")),
+        ("rebalance enforced by user", ("leader_rejoined", "recorded", "LOGGED_FORCED_REBALANCE")),
+    ],
+)
+def test_cause_of_a_probing_rebalance_with_the_log_goes_by_the_reason_of_the_client(
+    tmp_path: Path, words: str, expected: tuple[str, str, str]
+) -> None:
+    """Clients before 3.2 give none, which leaves it as it was."""
+    row = rebalance("probing_rebalance", "PROBING_TIME_PASSED", members_left=[], departed=[])
+    started = preparing("orders", 4, f"Leader {A} re-joining group during Stable; client reason: {words}")
+    listed = [(1, assigned("orders", 4, A)), (10, started), (12, assigned("orders", 5, A))]
+    said = conclude_rebalance(row, events_of(tmp_path, [lines.structured(*one) for one in listed]))
+    assert (said["cause"], said["certainty"], said["rule"]) == expected
+
+
 def test_cause_by_commits_of_a_poll_timeout_stays_where_the_client_gave_no_reason(tmp_path: Path) -> None:
     row = rebalance("member_poll_timeout", "GONE_STALLED", departed=[departure(rebalance_timeout_ms=10_000)])
     said = conclude_rebalance(row, gone(tmp_path, "not provided"))

@@ -240,6 +240,9 @@ def rejoined(folder: Path, words: str, *more: tuple[float, str], before: float =
     ("words", "expected"),
     [
         ("rebalance enforced by user", ("leader_rejoined", "recorded")),
+        ("triggered followup rebalance scheduled for 1795943266137", ("probing_rebalance", "recorded")),
+        ("triggered followup rebalance scheduled for 0", ("leader_rejoined", "recorded")),
+        ("Active tasks corrupted", ("leader_rejoined", "recorded")),
         ("not provided", ("leader_rejoined", "likely")),
         ("cached metadata has changed from 1 to 2", ("topic_metadata_changed", "likely")),
         ("need to revoke partitions and re-join", None),
@@ -282,6 +285,8 @@ def test_prove_rebalance_that_two_coordinators_began_goes_by_the_one_that_ended_
     ("words", "expected"),
     [
         ("rebalance enforced by user", ("member_rejoined", "recorded")),
+        ("triggered followup rebalance scheduled for 1795943266137", ("probing_rebalance", "recorded")),
+        ("triggered followup rebalance scheduled for 0", ("member_rejoined", "recorded")),
         ("not provided", None),
         ("need to revoke partitions and re-join", None),
         ("rebalance failed due to DisconnectException", None),

@@ -78,6 +78,65 @@ def test_tasks_of_a_classic_application_have_their_role_process_and_endpoint() -
     assert fold(log, cuts=range(len(log))) == rows
 
 
+def offset_sums(rows: Rows) -> dict[tuple[str, int, str, str], tuple[int | None, int | None]]:
+    """Return the offset sum of each task, and when (ms) it was recorded."""
+    return {
+        (row["subtopology"], row["task"], row["role"], row["member_id"]): (row["offset_sum"], row["offset_sum_at"])
+        for row in rows["task_assignments"]
+        if row["is_open"]
+    }
+
+
+def test_offset_sums_are_those_of_the_newest_join_of_each_member() -> None:
+    """A task that a member does not name has no state there; -2 is one that it runs."""
+    tasks = assignment([(0, 0), (1, 0)], [(1, 1)])
+    joins: list[dict[tuple[int, int], int]] = [{(1, 0): 700}, {(1, 0): -2, (1, 1): 40}]
+    log = [
+        application(
+            offset, offset * 1_000, offset, {"a": ({LINES: [0], COUNTS: [0]}, subscription(1, disk=disk), tasks)}
+        )
+        for offset, disk in enumerate(joins, 1)
+    ]
+    assert offset_sums(fold(log[:1])) == {
+        ("0", 0, "active", "a"): (0, 1_000),
+        ("1", 0, "active", "a"): (700, 1_000),
+        ("1", 1, "standby", "a"): (0, 1_000),
+    }
+    assert offset_sums(fold(log)) == {
+        ("0", 0, "active", "a"): (0, 2_000),
+        ("1", 0, "active", "a"): (None, 2_000),
+        ("1", 1, "standby", "a"): (40, 2_000),
+    }
+    assert fold(log, cuts=range(len(log))) == fold(log)
+
+
+def test_offset_sums_of_members_that_do_not_join_again_keep_their_time() -> None:
+    """A static member's return writes all members of the same generation again."""
+    held = {
+        name: (
+            {LINES: [number]},
+            subscription(number, disk={(1, number): 50}),
+            assignment([(0, number)], [(1, number)]),
+        )
+        for number, name in enumerate(("a", "b"))
+    }
+    returned = {"a": held["a"], "c": held["b"]}
+    log = [application(1, 1_000, 1, held), application(2, 2_000, 1, returned)]
+    rows = fold(log)
+    assert offset_sums(rows)["1", 0, "standby", "a"] == (50, 1_000)
+    assert offset_sums(rows)["1", 1, "standby", "c"] == (50, 2_000)
+    assert fold(log, cuts=range(len(log))) == rows
+
+
+@pytest.mark.parametrize(("version", "expected"), [(6, (None, None)), (7, (40, 1_000)), (10, (40, 1_000))])
+def test_offset_sums_are_read_in_each_version_that_has_them(
+    version: int, expected: tuple[int | None, int | None]
+) -> None:
+    said = subscription(1, version=version, disk={(1, 0): 900, (1, 1): 40})
+    log = [application(1, 1_000, 1, {"a": ({LINES: [0]}, said, assignment([(0, 0)], [(1, 1)]))})]
+    assert offset_sums(fold(log))["1", 1, "standby", "a"] == expected
+
+
 def test_tasks_of_a_member_that_is_gone_end_with_it() -> None:
     log = [shared(1, 1_000, 1), alone(2, 9_000, 2), gone(3, 20_000)]
     assert [line[-1] for line in lines(fold(log)) if line[3] == "b"] == ["member_gone"] * 3

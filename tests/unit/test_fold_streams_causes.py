@@ -61,8 +61,10 @@ def test_cause_of_a_topology_that_becomes_valid_is_recorded_whether_or_not_its_t
 
 
 def test_cause_of_a_topology_whose_topics_are_gone_is_recorded() -> None:
-    gone = _epoch(10, 2_000, 3, validatedTopologyEpoch=-1, metadataHash=0)
-    assert cause([*running(), *at_once([gone])]) == ("topology_invalid", "recorded", "topology epoch 0")
+    gone = at_once([_epoch(10, 2_000, 3, validatedTopologyEpoch=-1, metadataHash=0)])
+    none = at_once([target_tasks(11, 2_100, "a"), assignment_epoch(12, 2_100, 3), current_tasks(13, 2_100, "a", 3)])
+    assert cause([*running(), *gone]) == ("topology_invalid", "recorded", "topology epoch 0")
+    assert fold([*running(), *gone, *none])["group_states"][-1]["state"] == "NotReady"
 
 
 def test_cause_of_other_settings_names_them() -> None:

@@ -20,9 +20,10 @@ from grouptrail.query.show_group import TABLES, describe_group, ranges, show_gro
 from grouptrail.runtime.warehouses import warehouse_of
 from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
+from support.noted_samples import note_sample
 from support.sample_groups import memberless
 from support.small_tables import at, lay
-from support.streams_tables import lay_streams_group
+from support.streams_tables import lay_streams_group, lay_unready_group
 
 
 @pytest.fixture(scope="module")
@@ -418,6 +419,21 @@ def test_show_group_of_a_streams_group_has_tasks_by_role_topology_and_lag_of_eac
     assert "0_1 thread-b unknown - topics without a commit or a sample of this partition" in text
 
 
+def test_show_group_of_a_streams_group_says_why_the_lag_of_standbys_is_unknown(streams: Config) -> None:
+    text = shown(streams, group="app")
+    assert "no offset of a standby or warm-up task is recorded: how far it is behind" in text
+    assert "copy of task" not in text
+
+
+def test_show_group_has_the_offset_sum_of_standbys_of_which_it_is_recorded(tmp_path: Path) -> None:
+    config = Config(warehouse=str(tmp_path))
+    lay_streams_group(config, offset_sum=1_040, offset_sum_at=at(1))
+    text = shown(config, group="app")
+    assert "copy of task client offset sum as of (UTC)" in text
+    assert "1_0 thread-b 1,040 2026-03-04 12:01:00" in text
+    assert "only offset_sum is recorded" in text
+
+
 def test_describe_group_of_a_streams_group_at_an_earlier_time_has_tasks_and_no_lag(streams: Config) -> None:
     """Lag of tasks is of now."""
     group = described(streams, "app", at=at(0), generations=1)
@@ -427,6 +443,77 @@ def test_describe_group_of_a_streams_group_at_an_earlier_time_has_tasks_and_no_l
     ]
     assert {row["subtopology"] for row in group["topology"]} == {"0", "1"}
     assert group["task_lag"] == []
+
+
+def sampled_topic(topic: str, count: int, **more: object) -> dict[str, object]:
+    return {"topic": topic, "partition_count": count, "valid_from": at(0), "is_open": True, "open_bucket": 0, **more}
+
+
+def unready(tmp_path: Path, *topics: dict[str, object], fixed: int | None = 4, sampled: float = 3) -> Any:
+    config = Config(warehouse=str(tmp_path))
+    lay_unready_group(config, fixed)
+    note_sample(warehouse_of(config), "cluster", at(sampled))
+    if topics:
+        lay(config, "topics", *topics)
+    assert described(config, "app", at=at(1), generations=1)["unready"] is None
+    return described(config, "app", at=None, generations=1)["unready"]
+
+
+def test_show_group_that_is_not_ready_names_missing_topics_and_those_that_do_not_fit(tmp_path: Path) -> None:
+    deleted = {"valid_to": at(2), "last_seen_at": at(1), "deleted_at": at(2), "is_open": False, "open_bucket": None}
+    found = unready(tmp_path, sampled_topic("orders", 4, **deleted), sampled_topic("by-key", 3))
+    assert [(row["topic"], row["subtopologies"], row["certainty"]) for row in found["topics"]] == [
+        ("by-key", ["1"], "recorded"),
+        ("counts", ["1"], "likely"),
+        ("orders", ["0"], "recorded"),
+    ]
+    assert found["note"] is None
+    text = shown(Config(warehouse=str(tmp_path)), group="app")
+    assert "not ready because of by-key (subtopology 1): has 3 partitions, and 4 are expected" in text
+    assert "not ready because of counts (subtopology 1) ~: missing: no sample of the cluster shows it" in text
+    assert "orders (subtopology 0): missing: deleted between 2026-03-04 12:01:00 and 2026-03-04 12:02:00 UTC" in text
+
+
+def test_show_group_that_is_not_ready_names_a_changelog_with_other_partitions_than_the_topics_read(
+    tmp_path: Path,
+) -> None:
+    found = unready(tmp_path, sampled_topic("orders", 8), sampled_topic("by-key", 4), sampled_topic("counts", 3))
+    assert [(row["topic"], row["problem"]) for row in found["topics"]] == [
+        ("counts", "has 3 partitions, and 4 are expected")
+    ]
+
+
+def test_show_group_that_is_not_ready_names_a_repartition_topic_with_other_partitions_than_what_is_read(
+    tmp_path: Path,
+) -> None:
+    """Unless the topology fixes its number, it has that of the topics from which it is written."""
+    found = unready(
+        tmp_path, sampled_topic("orders", 8), sampled_topic("by-key", 4), sampled_topic("counts", 4), fixed=None
+    )
+    assert [(row["topic"], row["problem"]) for row in found["topics"]] == [
+        ("by-key", "has 4 partitions, and 8 are expected")
+    ]
+
+
+def test_show_group_that_is_not_ready_names_no_topic_that_was_created_again(tmp_path: Path) -> None:
+    gone = {"valid_to": at(1), "last_seen_at": at(0), "deleted_at": at(1), "is_open": False, "open_bucket": None}
+    again = sampled_topic("orders", 4, valid_from=at(1.5))
+    others = [sampled_topic("by-key", 4), sampled_topic("counts", 4)]
+    found = unready(tmp_path, sampled_topic("orders", 4, **gone), again, *others)
+    assert found["topics"] == []
+    assert "their numbers of partitions may not fit" in found["note"]
+
+
+def test_show_group_that_is_not_ready_is_not_sure_by_samples_from_before(tmp_path: Path) -> None:
+    found = unready(tmp_path, sampled_topic("orders", 8), sampled_topic("by-key", 3), sampled=1)
+    assert {row["certainty"] for row in found["topics"]} == {"likely"}
+    assert found["note"].startswith("this is by samples of the cluster until 2026-03-04 12:01:00 UTC")
+
+
+def test_show_group_that_is_not_ready_without_samples_of_the_cluster_says_so(tmp_path: Path) -> None:
+    found = unready(tmp_path)
+    assert (found["topics"], found["note"][:41]) == ([], "which topics are missing is not known: no")
+    assert "not ready: which topics are missing" in shown(Config(warehouse=str(tmp_path)), group="app")
 
 
 def test_describe_group_of_consumers_has_no_tasks_or_topology(warehouse: Config) -> None:

@@ -35,6 +35,7 @@ from grouptrail.storage.sql_snapshot import SqlSnapshot
 from support.from_config import SAMPLE_SECONDS
 from support.sample_groups import KNOWN_UNTIL, billing, deployed, memberless, shared
 from support.small_tables import at, lay
+from support.streams_tables import lay_streams_group
 
 
 def rows_of(config: Config, group: str, *, since: datetime | None, until: datetime | None) -> GroupRows:
@@ -289,6 +290,22 @@ def test_timeline_members_with_the_same_client_id_have_different_labels(config: 
     labels = {one["id"]: one["label"] for one in drawn(config, "notifications")["members"]}
     assert [labels[name] for name, *_ in hosts] == ["app …-33c", "app …-22b", "app …-33c"]
     assert labels["share-0"] == "share-0"
+
+
+def test_timeline_of_a_streams_group_has_lanes_of_tasks_and_of_partitions(tmp_path: Path) -> None:
+    """A task is named as Kafka names it; partitions have verdicts and no owner."""
+    config = Config(warehouse=str(tmp_path))
+    lay_streams_group(config)
+    warned = {"group_id": "app", "topic": "0", "partition": 0, "sampled_at": at(1), "status": "WARN"}
+    lay(config, "consumer_lag", {**warned, "status_reason": "it grows"})
+    sections = [
+        (one["topic"], one["lane_is"], [(lane["name"], bool(lane["spans"])) for lane in one["lanes"]])
+        for one in drawn(config, "app", until=at(2))["topics"]
+    ]
+    assert sections == [
+        ("subtopology 0", "task", [("0_0", True)]),
+        ("0", "partition", [("0-0", False)]),
+    ]
 
 
 def test_lane_name_connector_has_no_number_but_task_has() -> None:

@@ -15,7 +15,7 @@ from grouptrail.storage.reader import OpenTable, existing_table
 from support.exporter_tables import configured, lag_row, now, progress
 from support.sample_groups import KNOWN_UNTIL, billing, deployed
 from support.small_tables import HISTORY, at, lay
-from support.streams_tables import lay_streams_group
+from support.streams_tables import lay_streams_group, lay_unready_group
 from support.web_client import Site
 
 
@@ -288,3 +288,32 @@ def test_page_of_a_streams_group_has_tasks_by_role_its_topology_and_the_lag_of_t
     links = set(re.findall(r'href="/topics/([^"?]+)', page[page.index("subtopologies-heading") :]))
     assert links == {"orders", "by-key"}
     assert "3 tasks, skew 1" in page
+    assert "Offset sum" not in page
+
+
+def test_page_of_a_group_that_is_not_ready_names_the_missing_topics(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_unready_group(config)
+    lay(
+        config,
+        "topics",
+        *({"topic": name, "partition_count": 4, "valid_from": at(0)} for name in ("orders", "by-key")),
+    )
+    site = Site(config)
+    now = json.loads(site.get("/api/v1/groups/app"))["now"]
+    assert [(row["topic"], row["certainty"]) for row in now["unready"]["topics"]] == [("counts", "likely")]
+    page = site.get("/groups/app")
+    assert "Not ready" in page
+    assert "counts <small>subtopology 1, likely</small>: missing: no sample" in page
+
+
+def test_page_of_an_application_has_the_offset_sums_of_its_tasks(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    lay_streams_group(config, offset_sum=1_040, offset_sum_at=at(1))
+    site = Site(config)
+    listed = json.loads(site.get("/api/v1/groups/app"))["now"]["task_lag"]
+    sums = {(row["offset_sum"], row["offset_sum_at"]) for row in listed}
+    assert sums == {(None, None), (1_040, "2026-03-04T12:01:00Z")}
+    page = site.get("/groups/app")
+    assert "Offset sum" in page
+    assert "1,040" in page

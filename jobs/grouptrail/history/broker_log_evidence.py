@@ -8,12 +8,13 @@ written, make a cause `likely` at most.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from grouptrail.history.evidence import LEADER, MOVED, REJOINED, Certainty, Evidence
+from grouptrail.history.evidence import LEADER, MOVED, PROBING, REJOINED, Certainty, Evidence
 
 CLOCKS = timedelta(seconds=5)
 """How far a line may be from the record of the same moment: both have times of one broker."""
@@ -43,7 +44,16 @@ _JOIN_FAILED = "rebalance failed due to "
 _REVOKED = "need to revoke partitions"
 # ConsumerCoordinator.rejoinNeededOrPending, KafkaConsumer.enforceRebalance
 _NEW_METADATA = "cached metadata has changed"
-_ENFORCED = "rebalance enforced by user"
+# KafkaConsumer.enforceRebalance without a reason, and with those of StreamThread, which has a time if it probes.
+_ENFORCED = frozenset(
+    {
+        "rebalance enforced by user",
+        "triggered followup rebalance scheduled for 0",
+        "Active tasks corrupted",
+        "Shutdown requested",
+    }
+)
+_PROBING = re.compile(r"triggered followup rebalance scheduled for [1-9]\d*")
 
 _GONE = frozenset({"member_left", "member_expired", "member_left_or_expired", "static_member_expired_or_removed"})
 _STATIC_GONE = "static_member_expired_or_removed"
@@ -265,7 +275,10 @@ def _classic(rebalance: Row, events: Sequence[Row], polls: _Polls) -> RebalanceP
         return _gone(rebalance, chain.during, start, polls)
     if cause == "static_member_replaced" and start["trigger"] == "static_member_replaced":
         return _proof(Evidence.LOGGED_REPLACEMENT, _logged(start), [start])
-    if cause in (LEADER, REJOINED, MOVED) and start["trigger"] in ("leader_rejoined", "member_metadata_changed"):
+    if cause in (LEADER, REJOINED, MOVED, PROBING) and start["trigger"] in (
+        "leader_rejoined",
+        "member_metadata_changed",
+    ):
         changed = (rebalance["members_joined"], rebalance["members_left"], rebalance["subscriptions_changed"])
         return None if any(changed) else _rejoined(rebalance["to_generation"], start, events)
     return None
@@ -353,22 +366,24 @@ def _rejoined(number: int, start: Row, events: Sequence[Row]) -> RebalanceProof 
         if not loaded or not words.startswith(_JOIN_FAILED) or start["trigger"] != "leader_rejoined":
             return None
         return _proof(Evidence.LOGGED_MOVE, _logged(start), [stable, loaded[-1], start])
-    if words.startswith((_REVOKED, _JOIN_FAILED)):
+    return None if words.startswith((_REVOKED, _JOIN_FAILED)) else _asked(words, [stable, start])
+
+
+def _asked(words: str, lines: Sequence[Row]) -> RebalanceProof | None:
+    """Return why a member joined again, as far as its client says; the last of the lines began the rebalance."""
+    start = lines[-1]
+    logged, is_leader = _logged(start), start["trigger"] == "leader_rejoined"
+    if _PROBING.fullmatch(words):
+        return _proof(Evidence.LOGGED_PROBING, logged, lines)
+    if words in _ENFORCED:
+        forced = Evidence.LOGGED_FORCED_REBALANCE if is_leader else Evidence.LOGGED_REJOIN_OF_MEMBER
+        return _proof(forced, logged, lines)
+    if not is_leader:
         return None
-    if start["trigger"] == "member_metadata_changed":
-        is_enforced = words == _ENFORCED
-        return _proof(Evidence.LOGGED_REJOIN_OF_MEMBER, _logged(start), [stable, start]) if is_enforced else None
-    return _asked(words, [stable, start])
-
-
-def _asked(words: str, lines: Sequence[Row]) -> RebalanceProof:
-    """Return why a leader joined again, as far as its client says."""
-    logged = _logged(lines[-1])
     if words.startswith(_NEW_METADATA):
         return _proof(Evidence.LOGGED_METADATA_OF_LEADER, f"{logged}: by the leader's own words", lines)
-    if words == _ENFORCED:
-        return _proof(Evidence.LOGGED_FORCED_REBALANCE, logged, lines)
-    return _proof(Evidence.LOGGED_REJOIN, f"{logged}: for fresh metadata or a forced rebalance", lines)
+    note = f"{logged}: for fresh metadata or a forced rebalance"
+    return _proof(Evidence.LOGGED_REJOIN, note, lines, is_perhaps=PROBING)
 
 
 def _epoch(rebalance: Row, events: Sequence[Row]) -> RebalanceProof | None:

@@ -16,6 +16,7 @@ Certainty = Literal["recorded", "likely", "ambiguous"]
 LEADER = "leader_rejoined_or_coordinator_moved"
 REJOINED = "leader_rejoined"
 MOVED = "coordinator_moved"
+PROBING = "probing_rebalance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +336,7 @@ class Evidence(Enum):
     )
     # StreamThread.maybeTriggerScheduledRebalance; the assignor names the time to one member of the application.
     PROBING_TIME_PASSED = Conclusion(
-        "probing_rebalance",
+        PROBING,
         "likely",
         "another generation of the same members of a Kafka Streams application, after the time (nextRebalanceMs) at "
         "which its leader had asked a member to join again",
@@ -588,6 +589,14 @@ class Evidence(Enum):
         "member_rejoined",
         "recorded",
         "the brokers' log: a member other than the leader joined again because its application forced a rebalance",
+    )
+    LOGGED_PROBING = Conclusion(
+        PROBING,
+        "recorded",
+        "the brokers' log: a member joined again and gave as its reason the time at which the leader of its Kafka "
+        "Streams application had asked it to",
+        None,
+        "all, of applications of 3.2 and newer",
     )
     LOGGED_METADATA_OF_LEADER = Conclusion(
         "topic_metadata_changed",

@@ -206,8 +206,8 @@ class Group:
 
     @property
     def _is_ready(self) -> bool:
-        """Whether a streams group's topology is valid; 4.1 does not write `validatedTopologyEpoch`."""
-        if (self.validated_topology_epoch or 0) < 0 and self.has_tasks:
+        """Whether a streams group's topology is valid; 4.1 writes neither `validatedTopologyEpoch` nor settings."""
+        if not self.settings and (self.validated_topology_epoch or 0) < 0 and self.has_tasks:
             return True
         return self.topology_epoch is not None and self.topology_epoch == self.validated_topology_epoch
 

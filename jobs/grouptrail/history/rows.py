@@ -208,6 +208,8 @@ class TaskRow(Row):
     endpoint: str | None
     assigned_from: int
     from_generation: int | None
+    offset_sum: int | None = None
+    offset_sum_at: int | None = None
     assigned_until: int | None = None
     until_generation: int | None = None
     ended: str | None = None

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from grouptrail.history.changes import Change
 from grouptrail.history.generation_rows import origin
 from grouptrail.history.group import Member, Task
+from grouptrail.history.operations import Operation
 from grouptrail.history.ownership_rows import end_of_assignment
+from grouptrail.history.reading import subtopology_of
 from grouptrail.history.rows import TaskRow
 from grouptrail.history.state import FoldState
 
 _NONE = frozenset[Task]()
+
+OffsetSums = dict[tuple[str, int], int]
+"""By the subtopology and the number of a task."""
 
 
 def update_tasks(state: FoldState, change: Change) -> None:
@@ -48,6 +55,7 @@ def update_tasks(state: FoldState, change: Change) -> None:
             for task in has.tasks & _tasks(had):
                 if (task, name) in state.rows.tasks:
                     state.rows.update(state.rows.tasks[task, name], **has.client)
+    _update_offset_sums(state, change)
 
 
 def end_tasks(state: FoldState, member: Member, at: int) -> None:
@@ -81,3 +89,32 @@ def _end_of_unread(state: FoldState, task: Task, at: int) -> None:
     """End the active task of a member before a gap: the broker gives nobody what another member still has."""
     for held, member_id in [key for key in state.rows.tasks if key[0] == task]:
         _end(state, frozenset({held}), member_id, at, generation=None, ended="unknown")
+
+
+def _update_offset_sums(state: FoldState, change: Change) -> None:
+    """Update how far the state of each task was when its member joined, of the members that say it."""
+    is_new = change.after.generation != change.before.generation or change.is_conversion
+    for name, sums in _offset_sums(change.operation).items():
+        if not is_new and name in change.before.members:
+            continue  # written again because another member, a static one, came back
+        for task in _tasks(change.after.members.get(name)):
+            # The leader counts a task that is not named as 0 (ClientState.computeTaskLags); negative: sentinels.
+            found = sums.get((task.subtopology, task.number), 0)
+            if (task, name) in state.rows.tasks:
+                row = state.rows.tasks[task, name]
+                state.rows.update(row, offset_sum=found if found >= 0 else None, offset_sum_at=change.at)
+
+
+def _offset_sums(operation: Operation) -> dict[str, OffsetSums]:
+    """Return the offset sums that members sent as they joined, by member id: classic ones of 2.6 and newer."""
+    said = [one for record in operation for one in ((record.body or {}).get("streams") or {}).items()]
+    return {
+        name: {(subtopology_of(one), part["partition"]): part["offsetSum"] for one in listed for part in _parts(one)}
+        for name, user_data in said
+        if (listed := (user_data["subscription"] or {}).get("taskOffsetSums")) is not None
+    }
+
+
+def _parts(one: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tasks of an element: before version 10 it has all of a subtopology."""
+    return one.get("partitionToOffsetSum") or [one]

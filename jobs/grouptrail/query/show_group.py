@@ -13,12 +13,12 @@ from grouptrail import contracts
 from grouptrail.console.progress import print_note
 from grouptrail.console.text import harmless_json
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC, coordinator_partition
+from grouptrail.query import group_tasks
 from grouptrail.query.document import Block, Grid, Line, footer, write_document
 from grouptrail.query.errors import BeforeHistoryError
 from grouptrail.query.formats import RowsFormat, counted, duration, to_the_second, write_rows
 from grouptrail.query.freshness import stale_note
 from grouptrail.query.group_tasks import HEADINGS, USES, add_tasks, roles_of, task_lag, task_name, topology_at
-from grouptrail.query.group_tasks import TABLES as TASK_TABLES
 from grouptrail.query.member_names import distinct_names
 from grouptrail.query.rollouts import name_of_way, rollouts_of
 from grouptrail.query.views import LATEST, filled
@@ -36,7 +36,8 @@ TABLES = (
     *("generations", "group_states", "ingest_progress", "memberships", "partition_ownership", "rebalances"),
     COMMITS,
     *("log_offsets", "coordinators", "brokers"),
-    *TASK_TABLES,
+    *group_tasks.TABLES,
+    group_tasks.SAMPLED,
 )
 _TASKS_SHOWN = 20
 _NAMES_SHOWN = 3
@@ -46,7 +47,7 @@ _MEMBERLESS = (
 )
 _LONG = ("topic", "client", "instance", "host", "reads", "writes", "state in")
 _MOVABLE = ("members", "member id", "metadata", "partitions", "kept", "moved", *HEADINGS.values())
-_NUMBERS = ("partition", "committed", "moved", "kept", "took", "after", "lag", "behind")
+_NUMBERS = ("partition", "offset sum", "committed", "moved", "kept", "took", "after", "lag", "behind")
 _MARKS = {"likely": " ~", "ambiguous": " ?"}
 
 _GENERATIONS = """
@@ -159,7 +160,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
     records of its partition are behind an open transaction now, and not read yet; None where that is not sampled.
     `coordinator` is the broker that led its partition by the samples of the cluster, `coordinator_now` the one that
     leads it now, if `at` is given; None where no sample shows it. `topology` and `task_lag` are those of a streams
-    group, the latter only now; empty for others."""
+    group, the latter only now; empty for others. `unready`: which topics make its topology unusable, as
+    `group_tasks.unready_topics` has them; None unless its state is NotReady."""
     warehouse = tables.warehouse
     tables.require_group(group_id, "generations", COMMITS)
     values: dict[str, Value] = {
@@ -184,12 +186,17 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         assigned = [member for row in ask(_MEMBERS) for member in row["members"] or ()]
         _add_partitions(members, ask(views["owners_at"].sql), assigned)
         add_tasks(tables, members, ask)
-    state = states[0] if states else {"state": None, "evidence": None}
+    state: Row = states[0] if states else {"state": None, "evidence": None}
     # Polled rows have no partition of the topic.
     count = None if state["evidence"] == "polled" else ask(_OFFSETS_PARTITIONS)[0]["count"]
     _add_clients(last, ask)
     computed = coordinator_partition(group_id, count) if count else None
     led = computed if now["record_partition"] is None else now["record_partition"]
+    topology = topology_at(tables, ask)
+    unready = None
+    if state["state"] == group_tasks.NOT_READY:
+        since = datetime.fromisoformat(state["state_since"])
+        unready = group_tasks.unready_topics(tables, topology, ask, since=since)
     return {
         "group_id": group_id,
         "cluster": warehouse.cluster,
@@ -203,7 +210,8 @@ def describe_group(tables: SqlSnapshot, group_id: str, *, at: datetime | None, g
         **{name: now[name] for name in _OF_ASSIGNMENT},
         "held_back": None if at else _held_back(tables, ask, values, now["record_partition"]),
         "members": members,
-        "topology": topology_at(tables, ask),
+        "topology": topology,
+        "unready": unready,
         "task_lag": task_lag(tables, group_id, at),
         "generations": last,
         "committed": committed,
@@ -306,11 +314,22 @@ def _head(group: Row) -> Iterator[str]:
         yield f"generation {group['generation']}, protocol {protocol}, {_coordinator(group)}"
     if group["members"]:
         yield _assignment(group)
+    yield from _unready(group["unready"])
     if group["held_back"]:
         yield (
             f"an open transaction holds back {group['held_back']:,} records of that partition: what they say of the "
             "group, such as its deletion, is shown when the transaction ends"
         )
+
+
+def _unready(unready: Row | None) -> Iterator[str]:
+    """Yield why a topology is not ready, such as `not ready because of lines (subtopology 0) ~: missing: …`."""
+    for row in unready["topics"] if unready else ():
+        needed_by = f"subtopology {', '.join(row['subtopologies'])}"
+        mark = _MARKS.get(row["certainty"], "")
+        yield f"not ready because of {row['topic']} ({needed_by}){mark}: {row['problem']}"
+    if unready and unready["note"]:
+        yield f"not ready: {unready['note']}"
 
 
 def _state(group: Row) -> str:
@@ -409,7 +428,7 @@ def _members(group: Row, distinct: Mapping[str, str]) -> Grid:
 
 
 def _tasks(group: Row, distinct: Mapping[str, str]) -> Iterator[Block]:
-    """Yield the subtopologies of a Kafka Streams application, and the active tasks with the most lag."""
+    """Yield the subtopologies of a Kafka Streams application, the active tasks with the most lag, and the copies."""
     if group["topology"]:
         used: dict[str, list[Row]] = defaultdict(list)
         for row in group["topology"]:
@@ -435,8 +454,37 @@ def _tasks(group: Row, distinct: Mapping[str, str]) -> Iterator[Block]:
         ),
     )
     if len(active) > len(shown):
-        yield Line(f"{len(active) - len(shown):,} more: grouptrail sql 'SELECT * FROM task_lag'")
+        yield _more_tasks(len(active) - len(shown))
     yield Line()
+    yield from _copies([row for row in group["task_lag"] if row["role"] != "active"], distinct)
+
+
+def _copies(rows: list[Row], distinct: Mapping[str, str]) -> Iterator[Block]:
+    """Yield how far standby and warm-up tasks were when their members last joined, and what is not known."""
+    known = [row for row in rows if row["offset_sum_at"] is not None]
+    if known:
+        yield _grid(
+            ("copy of task", "client", "offset sum", "as of (UTC)"),
+            (
+                (
+                    task_name(row),
+                    distinct.get(row["member_id"], row["client_id"]),
+                    "unknown" if row["offset_sum"] is None else f"{row['offset_sum']:,}",
+                    to_the_second(row["offset_sum_at"]),
+                )
+                for row in known[:_TASKS_SHOWN]
+            ),
+        )
+        if len(known) > _TASKS_SHOWN:
+            yield _more_tasks(len(known) - _TASKS_SHOWN)
+    for reason in dict.fromkeys(row["problem"] for row in rows):
+        yield Line(reason)
+    if rows:
+        yield Line()
+
+
+def _more_tasks(count: int) -> Line:
+    return Line(f"{count:,} more: grouptrail sql 'SELECT * FROM task_lag'")
 
 
 def _used(topics: list[Row]) -> Iterator[str]:

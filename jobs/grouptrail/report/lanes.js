@@ -49,10 +49,10 @@ function commitsOf(lane) {
 
 /** The sections of the picture, each with its lanes; open ones show every lane. */
 function makeSections() {
-  const sections = DATA.topics.map(({ topic, lanes }) => ({
+  const sections = DATA.topics.map(({ topic, lane_is, lanes }) => ({
     kind: "topic",
     name: topic,
-    about: plural(lanes.length, "partition"),
+    about: plural(lanes.length, lane_is),
     lanes: lanes.map((lane) => ({
       kind: "lane",
       name: lane.name,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -234,19 +235,27 @@ def _people(group: GroupRows, members: dict[str, Member], start: int) -> list[li
 
 
 def _topics(group: GroupRows, members: dict[str, Member], start: int) -> dict[str, Any]:
-    """Return each topic with a lane per partition that had an owner, a verdict or a commit, and the lanes' texts."""
-    lanes: dict[str, dict[int, tuple[list[Row], list[Row], list[Row]]]] = {}
+    """Return each topic with a lane per partition that had an owner, a verdict or a commit, and the lanes' texts.
+
+    Of a streams group subtopologies with their tasks have owners, and come before the topics.
+    """
+    lanes: dict[tuple[bool, str], dict[int, tuple[list[Row], list[Row], list[Row]]]] = {}
+    began = [row["started_at"] for row in group.generations]
     for which, rows in enumerate((group.spans, group.verdicts, group.commits)):
         for row in rows:
-            lanes.setdefault(row["topic"], {}).setdefault(row["partition"], ([], [], []))[which].append(row)
+            number = max(bisect_right(began, row["owned_from"]) - 1, 0) if which == 0 and began else None
+            is_topic = number is None or group.generations[number]["group_kind"] != "streams"
+            of_topic = lanes.setdefault((is_topic, row["topic"]), {})
+            of_topic.setdefault(row["partition"], ([], [], []))[which].append(row)
     words = _Words()
     topics = [
         {
-            "topic": visible(topic),
+            "topic": visible(topic) if is_topic else f"subtopology {visible(topic)}",
+            "lane_is": "partition" if is_topic else "task",
             "lanes": [
                 {
                     "partition": partition,
-                    "name": lane_name(topic, partition),
+                    "name": lane_name(topic, partition) if is_topic else f"{visible(topic)}_{partition}",
                     **_spans(spans, members, words, start),
                     "verdicts": _verdicts(verdicts, words, group.lag_step_us, start),
                     "commits": _commits(commits, group.lag_step_us, start),
@@ -254,7 +263,7 @@ def _topics(group: GroupRows, members: dict[str, Member], start: int) -> dict[st
                 for partition, (spans, verdicts, commits) in sorted(of_topic.items())
             ],
         }
-        for topic, of_topic in sorted(lanes.items())
+        for (is_topic, topic), of_topic in sorted(lanes.items())
     ]
     return {"topics": topics, "words": words.all()}
 

@@ -150,6 +150,8 @@ function hovered(event) {
 }
 
 function showFacts() {
+  const counted = (kind) =>
+    DATA.topics.reduce((sum, { lane_is, lanes }) => sum + (lane_is === kind ? lanes.length : 0), 0);
   byId("group").textContent = DATA.group;
   const kind = DATA.kind ? `${DATA.kind} group` : "group";
   const facts = [
@@ -157,7 +159,7 @@ function showFacts() {
     plural(rebalances.length, "rebalance") + (storms.length ? `, ${plural(storms.length, "storm")}` : "")
       + (rollouts.length ? `, ${plural(rollouts.length, "rollout")}` : ""),
     plural(DATA.members.length, "member"),
-    plural(DATA.topics.reduce((sum, topic) => sum + topic.lanes.length, 0), "partition"),
+    ...["task", "partition"].filter(counted).map((kind) => plural(counted(kind), kind)),
     `history from ${time(DATA.first).slice(0, 19)} to ${time(DATA.known).slice(0, 19)} UTC`,
   ];
   byId("facts").replaceChildren(...facts.map((fact) => html("li", {}, fact)));

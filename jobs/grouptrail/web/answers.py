@@ -240,6 +240,22 @@ class SubtopologyTopic(Answer):
     replication_factor: int | None = _column("streams_topology", "replication_factor")
 
 
+class UnreadyTopic(Answer):
+    """A topic without which a topology of Kafka Streams is not ready."""
+
+    topic: str = Field(description="The topic.")
+    subtopologies: list[str] = Field(description="The subtopologies that need it.")
+    problem: str = Field(description="What is wrong with it, such as that it was deleted.")
+    certainty: str = Field(description="recorded; likely without a sample that shows the topic, or since then.")
+
+
+class Unready(Answer):
+    """Why a streams group was NotReady, as far as samples of the cluster show."""
+
+    topics: list[UnreadyTopic] = Field(description="Topics that are missing or do not fit.")
+    note: str | None = Field(description="Why no topic is found, or that samples are older. Null: neither.")
+
+
 class TaskLag(Answer):
     """A task of Kafka Streams now, and the lag of the partitions that it reads."""
 
@@ -256,6 +272,8 @@ class TaskLag(Answer):
     topics_without_lag: int | None = Field(
         description="How many of its topics have no known lag in this partition. Null: not an active task."
     )
+    offset_sum: int | None = _column("task_assignments", "offset_sum")
+    offset_sum_at: datetime | None = _column("task_assignments", "offset_sum_at")
     problem: str | None = Field(description="Why lag is null or may lack some.")
 
 
@@ -291,6 +309,7 @@ class GroupState(Answer):
     is_assignors_own: bool | None = _column("generations", "is_assignors_own")
     assignment_note: str | None = _column("generations", "assignment_note")
     members: list[GroupMember]
+    unready: Unready | None = Field(description="Of a streams group in the state NotReady; null for others.")
     topology: list[SubtopologyTopic] = Field(description="Of a Kafka Streams application; empty for others.")
     task_lag: list[TaskLag] = Field(
         description="Of a Kafka Streams application now; empty for others, and at another time."
