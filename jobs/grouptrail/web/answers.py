@@ -393,6 +393,7 @@ class GroupPartition(Answer):
     log_start_offset: int | None = _column("consumer_lag", "log_start_offset")
     log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
     lag: int | None = _column("consumer_lag", "lag")
+    lag_error: int | None = _column("consumer_lag", "lag_error")
     lag_seconds: float | None = _column("consumer_lag", "lag_seconds")
     time_to_loss_seconds: float | None = _column("consumer_lag", "time_to_loss_seconds")
     time_to_loss_most_seconds: float | None = _column("consumer_lag", "time_to_loss_most_seconds")
