@@ -27,7 +27,12 @@ Figures = dict[tuple[str, int], tuple[int, int]]
 @pytest.fixture(scope="module", params=[NEWEST, *(pytest.param(one, marks=pytest.mark.full) for one in BEFORE)])
 def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with three share groups, of which the reader may DESCRIBE two."""
-    properties = {"share.coordinator.state.topic.num.partitions": "1", "group.share.delivery.count.limit": "2"}
+    properties = {
+        "group.share.heartbeat.interval.ms": "500",
+        "group.share.min.heartbeat.interval.ms": "500",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "group.share.delivery.count.limit": "2",
+    }
     folder = tmp_path_factory.mktemp("kafka")
     with Broker(folder, version=request.param, properties=properties, security="sasl") as broker:
         make_orders(broker.bootstrap)
