@@ -6,6 +6,7 @@
     brokers --cluster-> brokers, topics, topic_partitions, topic_configs, group_configs, coordinators,
                          cluster_info, log_sizes
     __share_group_state --share-state-> share_group_state, share_deliveries
+    or share groups' coordinators --share-state-> share_group_offsets
     brokers' log files --broker-log-> broker_log_events, and what they prove in the history
     decoded tables     --history-> generations, group_states, memberships, partition_ownership, rebalances,
                                    task_assignments, streams_topology, tombstone_checks
@@ -164,8 +165,9 @@ CLUSTER = Job(
 SHARE_STATE = Job(
     name="share-state",
     about="reads what share coordinators store of share groups' progress, if there are any",
+    # Where that may not be read, it looks at the groups' states, too, as far as they are there.
     reads=("__share_group_state",),
-    writes=("share_group_state", "share_deliveries"),
+    writes=("share_group_state", "share_deliveries", "share_group_offsets"),
     module="grouptrail.share_state.job",
     resumes_from_tables=True,
 )
@@ -204,7 +206,8 @@ LAG = Job(
     reads=(
         *("log_offsets", "offset_commits", "ingest_progress", "group_metadata", "group_records"),
         *("group_states", "generations", "memberships", "partition_ownership", "history_positions"),
-        *("tombstone_checks", "share_group_state", "topic_names", "topic_configs", "topic_partitions", "log_sizes"),
+        *("tombstone_checks", "share_group_state", "share_group_offsets", "topic_names"),
+        *("topic_configs", "topic_partitions", "log_sizes"),
     ),
     writes=("consumer_lag", "committed_offsets"),
     module="grouptrail.lag.job",
@@ -222,7 +225,7 @@ def jobs_for(config: Config, names: Collection[str] = ()) -> tuple[Job, ...]:
         return tuple(job for job in jobs if job.name in names)
     disabled = {
         CLUSTER: not config.cluster_facts.enabled,
-        SHARE_STATE: not (config.share_state.enabled and config.reads_topic),
+        SHARE_STATE: not config.share_state.enabled,
         BROKER_LOG: not config.broker_log.files,
     }
     return tuple(job for job in jobs if not disabled.get(job))

@@ -139,10 +139,12 @@ def assert_flexible_alike(definition: dict[str, Any], layout: Message) -> None:
         assert is_flexible(definition, version) is (layout.flexible is not None and version in layout.flexible)
 
 
-@pytest.mark.parametrize("name", ["ConsumerGroupDescribeRequest", "ConsumerGroupDescribeResponse"])
+@pytest.mark.parametrize("of", ["Request", "Response"])
+@pytest.mark.parametrize("request_name", ["ConsumerGroupDescribe", "DescribeShareGroupOffsets"])
 @pytest.mark.parametrize("version", [0, 1])
-def test_consumer_group_describe_schema_matches_kafka_message_definition(name: str, version: int) -> None:
-    """kafka-python does not have this request."""
+def test_schema_of_our_own_request_matches_kafka_message_definition(request_name: str, of: str, version: int) -> None:
+    """kafka-python does not have these requests."""
+    name = f"{request_name}{of}"
     ours = json.loads((files("grouptrail.kafka") / f"{name}.json").read_text("utf-8"))
     theirs = definitions(NEWEST)[name]
     assert [ours[key] for key in ("apiKey", "validVersions", "flexibleVersions")] == [

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import AcknowledgeType, ShareConsumer
 
 from grouptrail.config import Config
 from grouptrail.share_state.deliveries import PartitionState, StateBatch
@@ -19,7 +18,8 @@ from grouptrail.wire.text import record_json
 from servers.kafka import SHARE_STATE_FORMATTER, VERSIONS, Broker, config_command
 from servers.offsets_topic import read_records
 from support.cli_in_process import Cli, succeeded
-from support.kafka_clients import await_that, make_orders, producer
+from support.kafka_clients import make_orders
+from support.share_consumers import acknowledge_in_every_way, leave_some
 
 STATE_TOPIC = "__share_group_state"
 GROUP, KEPT = "queue", "kept"
@@ -40,62 +40,14 @@ def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with Broker(tmp_path_factory.mktemp("kafka"), version=request.param, properties=properties) as broker:
         make_orders(broker.bootstrap)
         for group in (GROUP, KEPT):
-            _consume(broker, group)
-        _leave_some(broker)
+            acknowledge_in_every_way(broker, group)
+        leave_some(broker, KEPT)
         deleted = broker.tool(
             "org.apache.kafka.tools.consumer.group.ShareGroupCommand",
             *("--bootstrap-server", broker.bootstrap, "--delete", "--group", GROUP),
         )
         assert deleted.returncode == 0, deleted.stderr
         yield broker
-
-
-def _consume(broker: Broker, group: str) -> None:
-    """Acknowledge records in every way; every third one is released until the broker gives it up."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit"}
-    consumer = ShareConsumer({**settings, "log_level": 2})
-    consumer.subscribe(["orders"])
-    ways = (AcknowledgeType.ACCEPT, AcknowledgeType.RELEASE, AcknowledgeType.REJECT)
-    acknowledged = 0
-
-    def has_acknowledged_enough() -> bool:
-        nonlocal acknowledged
-        for _ in range(10):
-            producing.produce("orders", b"x", partition=0)  # it starts at the end of the log
-            for message in consumer.poll(0.2):
-                assert message.error() is None
-                consumer.acknowledge(message, ways[message.offset() % 3])
-                acknowledged += 1
-            consumer.commit_sync()
-        return acknowledged >= 60
-
-    with producer(broker) as producing:
-        await_that(has_acknowledged_enough)
-    consumer.close()
-
-
-def _leave_some(broker: Broker) -> None:
-    """Release the first of some records and accept the others; then write more that are not read."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": KEPT, "share.acknowledgement.mode": "explicit"}
-    consumer = ShareConsumer({**settings, "log_level": 2})
-    consumer.subscribe(["orders"])
-
-    def has_left_one() -> bool:
-        for _ in range(7):
-            producing.produce("orders", b"x", partition=0)
-        producing.flush()
-        messages = consumer.poll(0.2)
-        for number, message in enumerate(messages):
-            is_left = number == 0 and len(messages) > 1
-            consumer.acknowledge(message, AcknowledgeType.RELEASE if is_left else AcknowledgeType.ACCEPT)
-        consumer.commit_sync()
-        return len(messages) > 1
-
-    with producer(broker) as producing:
-        await_that(has_left_one)
-        consumer.close()
-        for _ in range(7):
-            producing.produce("orders", b"x", partition=0)
 
 
 def test_decode_record_share_state_matches_kafkas_formatter(queued: Broker) -> None:
@@ -188,7 +140,11 @@ def test_delivery_states_are_those_of_kafkas_snapshots_and_counts_and_of_the_cli
             if row["group_id"] == GROUP:
                 by_offset[offset].append((row["delivery_state"], row["delivery_count"], row["previous_count"]))
     given_up = [("available", 1, 0), ("archived", 2, 1)]
-    said = {0: [("acknowledged", 1, 0)], 1: given_up, 2: [("archived", 1, 0)]}  # by the ways of _consume
+    said = {
+        0: [("acknowledged", 1, 0)],
+        1: given_up,
+        2: [("archived", 1, 0)],
+    }  # by the ways of acknowledge_in_every_way
     last = max(by_offset)
     assert len(by_offset) >= 30
     assert {offset: way for offset, way in by_offset.items() if offset < last} == {

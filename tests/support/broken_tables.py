@@ -55,6 +55,11 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {**RECORD, "first_offset": 5, "last_offset": 5, "delivery_count": 1, "previous_count": 0, "is_first": True},
         {**RECORD, "first_offset": 5, "last_offset": 5, "is_first": None},
     ],
+    "share_group_offsets": [
+        {**PLACE, "polled_at": at(0), "outcome": "odd", "start_offset": -1, "delivery_complete_count": 3},
+        {**PLACE, "polled_at": at(0), "outcome": "gone", "changed_at": at(1), "partition": -1},
+        {**PLACE, "polled_at": at(0), "outcome": None},
+    ],
     "generations": [
         {"record_offset": 1, "generation": 5, "group_kind": "odd", "member_count": 3, "members": [], "skew": -1},
         {

@@ -118,9 +118,11 @@ def test_requests_can_be_encoded() -> None:
     client = kafka.KafkaAdminClient
     requests = [
         internals.list_groups_request(client),
+        internals.list_groups_request(client, "share"),
         internals.list_offsets_request(client, {at: kafka.OffsetSpec.LATEST}, level),
         internals.describe_classic_groups_request(["billing"]),
         internals.describe_consumer_groups_request(["billing"]),
+        internals.share_group_offsets_request(["queue"]),
         internals.leader_epochs_request({("orders", 0): 7, ("other", 0): 1, ("orders", 1): 0}),
         internals.metadata_request(None),
         internals.metadata_request(["orders"]),

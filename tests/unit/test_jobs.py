@@ -40,7 +40,7 @@ def test_jobs_read_topics_and_tables_of_jobs_before_them() -> None:
 def test_jobs_for_admin_source_poll_takes_the_place_and_the_name_of_decode() -> None:
     """`--job decode`, its checkpoint and its lease stay what they were in warehouses that are polled."""
     assert jobs_for(TOPIC) == JOBS
-    assert jobs_for(ADMIN) == (POLL, *(job for job in JOBS[1:] if job is not SHARE_STATE))
+    assert jobs_for(ADMIN) == (POLL, *JOBS[1:])
     assert (POLL.name, POLL.writes) == (DECODE.name, DECODE.writes)
     assert (jobs_for(TOPIC, ["decode"]), jobs_for(ADMIN, ["decode"])) == ((DECODE,), (POLL,))
     assert [job.name for job in jobs_for(ADMIN, ("lag", "history"))] == ["history", "lag"]

@@ -62,6 +62,24 @@ def state(config: Config, seconds: float, start_offset: int | None, complete: in
     small_tables.lay(config, "share_group_state", row | more)
 
 
+def polled(config: Config, seconds: float, start_offset: int | None, *complete: int, **more: Any) -> None:
+    """Store what a poll found of group queue in orders-0: what is complete, at least and at most."""
+    least, most = complete or (None, None)
+    row = {
+        "group_id": "queue",
+        "topic": "orders",
+        "partition": 0,
+        "polled_at": at(seconds),
+        "outcome": "returned",
+        "topic_id": ORDERS,
+        "start_offset": start_offset,
+        "delivery_complete_count": least,
+        "delivery_complete_most": most,
+        "changed_at": at(seconds),
+    }
+    small_tables.lay(config, "share_group_offsets", row | more)
+
+
 def log(seconds: float, end: int, **more: Any) -> Row:
     return lag_samples.log(seconds, end, cluster="default", **more)
 
@@ -134,6 +152,42 @@ def test_progress_has_nothing_of_records_that_could_not_be_decoded_or_of_other_c
     assert said(progress_of(config)) == []
 
 
+def test_progress_is_that_of_polls_until_they_are_superseded_also_after_a_restart(config: Config) -> None:
+    """Records that were written while they could not be read count then, of which only the last does."""
+    progress = progress_of(config)
+    state(config, 1, 50)
+    assert said(progress) == [("orders", 0, 50, False)]
+    polled(config, 5, 70, 0, 0)
+    assert said(progress) == [("orders", 0, 70, False)]
+    state(config, 2, 60)
+    state(config, 4, 70)
+    assert said(progress) == []
+    assert said(progress_of(config))[-1] == ("orders", 0, 70, False)
+    state(config, 6, 80)
+    polled(config, 7, None, outcome="superseded")
+    assert said(progress) == [("orders", 0, 80, False)]
+    assert said(progress_of(config))[-1] == ("orders", 0, 80, False)
+    state(config, 8, 90)
+    assert said(progress) == [("orders", 0, 90, False)]
+
+
+def test_progress_of_a_group_that_polls_do_not_find_any_more_is_gone_whatever_records_said_before(
+    config: Config,
+) -> None:
+    state(config, 1, 50)
+    polled(config, 5, 70, 0, 0)
+    polled(config, 6, None, outcome="gone")
+    progress = progress_of(config)
+    assert said(progress)[-1] == ("orders", 0, None, True)
+    assert progress.partitions() == {}
+    polled(config, 7, 0, 0, 0)
+    assert said(progress) == [("orders", 0, 0, False)]
+    assert progress.partitions() == {"orders": [0]}
+    polled(config, 8, None, outcome="gone")
+    polled(config, 9, None, outcome="superseded")
+    assert said(progress) == [("orders", 0, None, True), ("orders", 0, 50, False)]
+
+
 def test_partitions_of_share_groups_are_sampled_once_there_are_tables(config: Config, tmp_path: Path) -> None:
     assert SharedPartitions(Warehouse(str(tmp_path / "new"), "default")).partitions() == {}
     shared = SharedPartitions(warehouse_of(config))
@@ -160,6 +214,50 @@ def test_lag_of_a_share_group_whose_coordinator_counts_nothing_is_unknown(config
     [row] = lag_of(new_state(config), config, log(0, 110))
     assert (row["lag"], row["status"], row["problem"]) == (None, "UNKNOWN", NO_COUNT)
     assert (row["committed_offset"], row["delivery_complete_count"]) == (50, None)
+
+
+def test_lag_of_a_polled_share_group_is_kafkas_and_says_by_how_much_it_may_be_too_high(config: Config) -> None:
+    """What came back is not known; the age may be off by the interval of polls, too."""
+    polled(config, 0, 50, 20, 20)
+    polled(config, 0, 10, 0, 7, partition=1)
+    rows = lag_of(new_state(config), config, log(1, 100), log(1, 100, partition=1))
+    names = ("lag", "lag_error", "delivery_complete_count", "awaiting_redelivery", "most_deliveries", "problem")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        (30, 0, 20, None, None, None),
+        (90, 7, 0, None, None, None),
+    ]
+
+
+def test_lag_of_a_share_group_of_records_has_no_error_of_polls(config: Config) -> None:
+    state(config, 0, 50, 20)
+    [row] = lag_of(new_state(config), config, log(1, 100))
+    assert (row["lag"], row["lag_error"]) == (30, None)
+
+
+def test_lag_of_a_polled_share_group_without_a_count_is_unknown(config: Config) -> None:
+    polled(config, 0, 50)
+    [row] = lag_of(new_state(config), config, log(1, 100))
+    assert (row["committed_offset"], row["lag"], row["lag_error"], row["problem"]) == (50, None, None, NO_COUNT)
+
+
+def test_lag_in_seconds_of_a_polled_share_group_may_be_off_by_the_interval_of_its_polls(config: Config) -> None:
+    lag = new_state(config)
+    for seconds, end in ((0, 100), (10, 101), (20, 200)):
+        lag_of(lag, config, log(seconds, end), log(seconds, end, partition=1))
+    state(config, 25, 100, 99)
+    polled(config, 25, 100, 99, 99, partition=1)
+    recorded, of_poll = lag_of(lag, config, log(40, 200), log(40, 200, partition=1))
+    assert of_poll["lag_seconds"] == recorded["lag_seconds"]
+    assert of_poll["lag_seconds_error"] == recorded["lag_seconds_error"] + 10
+
+
+def test_status_of_a_polled_share_group_is_stop_although_polls_of_a_busy_log_differ(config: Config) -> None:
+    """Rows come with each poll; the time at which the group got further stays the same."""
+    lag = new_state(config)
+    for seconds in range(0, 400, 10):
+        polled(config, seconds, 50, 20, 20 + seconds % 30, changed_at=at(0))
+        [row] = lag_of(lag, config, log(seconds, 100 + seconds))
+    assert (row["status"], row["commit_at"]) == ("STOP", at(0))
 
 
 def test_lag_of_a_share_group_beside_a_consumer_group_leaves_that_as_it_is(config: Config) -> None:

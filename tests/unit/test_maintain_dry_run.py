@@ -53,6 +53,22 @@ def test_dry_run_thinning_keeps_one_sample_a_minute_and_every_change(config: Con
     assert shown(config, "consumer_lag", at=NOON, thin_samples=["1:60"]) == {"consumer_lag": [0]}
 
 
+def test_dry_run_retention_keeps_the_newest_poll_of_each_share_partition_until_it_is_superseded(
+    config: Config,
+) -> None:
+    outcomes = (["returned", "returned"], ["returned", "gone"], ["gone", "superseded"], ["superseded", "returned"])
+    rows = [
+        {"cluster": CLUSTER, "group_id": "queue", "topic": "orders", "partition": partition, "outcome": outcome}
+        | {"polled_at": NOON + timedelta(minutes=minute)}
+        for partition, some in enumerate(outcomes)
+        for minute, outcome in enumerate(some)
+    ]
+    lay(config, "share_group_offsets", *rows)
+    late = NOON + timedelta(days=30)
+    assert shown(config, "share_group_offsets", at=late, decoded_days=7) == {"share_group_offsets": [5]}
+    assert shown(config, "share_group_offsets", at=NOON, decoded_days=7) == {"share_group_offsets": [0]}
+
+
 def test_dry_run_retention_counts_closed_rows_and_processed_records(config: Config) -> None:
     """Open rows, the generations of open rebalances and the newest record of each key stay."""
     thaw(config)

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grouptrail.jobs import SHARE_STATE
 from grouptrail.kafka.errors import ClusterError, TopicMissingError
 from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.record_schema import RECORD_SCHEMA
 from grouptrail.share_state import job
 from grouptrail.share_state.job import Landing, ranges_to_read
+from grouptrail.share_state.poller import SharePoll
+from grouptrail.share_state.polling import SharePolling
 from grouptrail.share_state.redecode import redecode_share_state
 from grouptrail.share_state.rows import TABLE, decode_row, decoded_rows, encode_row
 from grouptrail.storage.positions import CAME_BACK
@@ -147,11 +150,20 @@ class Log:
             yield records(*read, partition=partition, first_offset=first)
 
 
+class SilentCoordinators:
+    """Coordinators that know no share group."""
+
+    def poll(self, known: Any) -> SharePoll:
+        assert not known
+        return SharePoll(0.0)
+
+
 def landing(
     log: Log, warehouse: Warehouse, printed: list[str] | None = None, *, max_record_bytes: int = 1000
 ) -> Landing:
     write = printed.append if printed is not None else (lambda _: None)
-    return Landing(warehouse, log, max_record_bytes=max_record_bytes, log=write)  # type: ignore[arg-type]
+    polling = SharePolling(warehouse, SilentCoordinators(), write)  # type: ignore[arg-type]
+    return Landing(warehouse, log, polling, max_record_bytes=max_record_bytes, log=write)  # type: ignore[arg-type]
 
 
 def landed(warehouse: Warehouse) -> list[tuple[int, int]]:
@@ -168,7 +180,7 @@ def deliveries(warehouse: Warehouse) -> list[tuple[Any, ...]]:
 @pytest.fixture
 def warehouse(tmp_path: Path) -> Warehouse:
     warehouse = Warehouse(str(tmp_path), "east")
-    warehouse.ensure(("share_group_state", "share_deliveries"))
+    warehouse.ensure((*SHARE_STATE.writes, "group_states"))
     return warehouse
 
 

@@ -128,6 +128,16 @@ def test_verdict_of_a_share_group_rests_on_its_deliveries(config: Config) -> Non
     ]
 
 
+def test_verdict_of_a_polled_share_group_says_within_which_bounds_its_figures_are(config: Config) -> None:
+    for minute, error, least, most in ((11, 0, "", ""), (12, 4, "at least ", "at most ")):
+        lay(
+            config, "consumer_lag", judged(VerdictRule.NO_COMMIT, minute, delivery_complete_count=30, lag_error=error)
+        )
+        source, shows = next((one["source"], one["shows"]) for one in said(config)["evidence"])
+        assert (source, shows) == ("poll", f"start offset 70, {least}30 after it complete")
+        assert any(f", lag {most}" in one["shows"] for one in said(config)["evidence"])
+
+
 def test_verdict_as_text_has_reason_rule_and_evidence(config: Config) -> None:
     lines = said(config, format="table").splitlines()
     assert lines[0] == "billing: big-orders-3, 2026-03-04 12:10:00 UTC"

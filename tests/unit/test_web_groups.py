@@ -358,3 +358,22 @@ def test_page_of_a_share_group_speaks_of_deliveries_and_shows_what_came_back(tmp
         assert words in other
     [row] = json.loads(site.get("/api/v1/groups/queue"))["partitions"]
     assert {name: row[name] for name in shared if name in row} == {**came_back, "delivery_complete_count": 7}
+
+
+def test_page_of_a_polled_share_group_says_what_is_not_known_and_why(tmp_path: Path) -> None:
+    config = configured(tmp_path)
+    shared = {"group_id": "queue", "delivery_complete_count": 7}
+    lay(config, "consumer_lag", lag_row(0, **shared, lag=9, lag_error=4), lag_row(1, **shared, lag=5, lag_error=0))
+    for table in ("rebalances", "memberships", "partition_ownership", "ingest_progress"):
+        lay(config, table)
+    lived = {"group_id": "queue", "group_kind": "share", "generation": 4, "is_open": True, "open_bucket": 0}
+    lay(config, "generations", {**lived, "members": []})
+    lay(config, "group_states", {**lived, "state": "Stable"})
+    site = Site(config)
+    page = site.get("/groups/queue")
+    assert page.count("not known without READ on __share_group_state") == 2
+    assert re.findall(r'title="(at least \d+): records were written [^"]+">(≤ \d)</td>', page) == [
+        ("at least 5", "≤ 9")
+    ]
+    rows = json.loads(site.get("/api/v1/groups/queue"))["partitions"]
+    assert sorted(row["lag_error"] for row in rows) == [0, 4]

@@ -57,6 +57,41 @@ def test_verdicts_link_to_the_runbook_of_their_alert(site: Site) -> None:
             assert f'<span class="verdict-mark {status}"></span>{status}</td>' in index
 
 
+def test_warn_links_to_the_runbook_of_poison_records_where_a_record_comes_back_again_and_again(
+    tmp_path: Path,
+) -> None:
+    config = configured(tmp_path)
+    came_back = {
+        "group_id": "queue",
+        "delivery_complete_count": 1,
+        "awaiting_redelivery": 1,
+        "most_delivered_offset": 5,
+    }
+    rows = [lag_row(0, status="WARN", topic=f"topic-{n}", **came_back, most_deliveries=n) for n in (1, 2)]
+    for table in (
+        "rebalances",
+        "memberships",
+        "partition_ownership",
+        "ingest_progress",
+        "generations",
+        "group_states",
+    ):
+        lay(config, table)
+    lay(config, "consumer_lag", *rows, lag_row(0, status="WARN", topic="plain", group_id="billing"))
+    site = Site(config)
+
+    def links(path: str) -> list[str]:
+        return re.findall(r'class="verdict-link" href="/runbooks#(\w+)"', site.get(path))
+
+    poison, behind = "consumergrouppoisonrecord", "consumergroupbehind"
+    assert sorted(links("/")) == [behind, poison]
+    assert links("/groups/queue")[0] == poison
+    assert sorted(links("/groups/queue")[1:]) == [behind, poison]
+    assert sorted(links("/topics")) == [behind, behind, poison]
+    assert [links(f"/topics/{topic}") for topic in ("topic-1", "topic-2")] == [[behind], [poison]]
+    assert runbook_of("STALL", 9) == "/runbooks#consumergroupstalled"
+
+
 def test_verdicts_are_those_that_the_alerts_are_about() -> None:
     """ConsumerGroupBehind goes by seconds, as WARN does."""
     rules = yaml.safe_load((ALERTS / "groups.yaml").read_text("utf-8"))["groups"][0]["rules"]

@@ -40,10 +40,15 @@ class ClusterFactsSettings:
 
 @dataclass(frozen=True)
 class ShareStateSettings:
-    """Of the share-state job; a key or value of more than `max_record_bytes` is not decoded."""
+    """Of the share-state job; a key or value of more than `max_record_bytes` is not decoded.
+
+    `reads_topic`: it may read `__share_group_state`. `admin` limits its requests to coordinators.
+    """
 
     share_state: ShareStateConfig
     max_record_bytes: int
+    reads_topic: bool
+    admin: AdminConfig
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,14 @@ class HistorySettings:
 class LagSettings:
     """Of the lag job.
 
-    `sample_seconds` is the time between samples of the logs, `poll_seconds` that between polls of groups;
-    `requests_per_second` limits the requests to each coordinator.
+    `sample_seconds` is the time between samples of the logs, `poll_seconds` that between polls of groups, and
+    `share_poll_seconds` of share groups; `requests_per_second` limits the requests to each coordinator.
     """
 
     lag: LagConfig
     sample_seconds: float
     poll_seconds: float
+    share_poll_seconds: float
     requests_per_second: float
 
 
@@ -96,7 +102,7 @@ def cluster_facts(config: Config) -> ClusterFactsSettings:
 
 def share_state(config: Config) -> ShareStateSettings:
     """Return the settings of the job that reads share groups' state."""
-    return ShareStateSettings(config.share_state, config.decode.max_record_bytes)
+    return ShareStateSettings(config.share_state, config.decode.max_record_bytes, config.reads_topic, config.admin)
 
 
 def broker_log(config: Config) -> BrokerLogConfig:
@@ -115,5 +121,6 @@ def lag(config: Config) -> LagSettings:
         config.lag,
         sample_seconds=config.log_offsets.interval_seconds,
         poll_seconds=config.admin.interval_seconds,
+        share_poll_seconds=config.share_state.interval_seconds,
         requests_per_second=config.admin.requests_per_second,
     )

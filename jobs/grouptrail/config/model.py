@@ -104,13 +104,13 @@ class ClusterFactsConfig(Section):
 
 
 class ShareStateConfig(Section):
-    """Records of share groups (KIP-932) in `__share_group_state`."""
+    """Records of share groups (KIP-932) in `__share_group_state`, or what their coordinators return."""
 
     enabled: bool = True
-    """Run the job `share-state`, unless jobs are named: it needs READ and DESCRIBE on `__share_group_state`. With
-    `source = "admin"` it never runs."""
+    """Run the job `share-state`, unless jobs are named: it needs READ and DESCRIBE on `__share_group_state`. Without
+    them, and with `source = "admin"`, it polls share groups from the brokers, which needs DESCRIBE on the groups."""
     interval_seconds: float = Field(default=10, gt=0, allow_inf_nan=False)
-    """How often new records are read."""
+    """How often new records are read, or share groups are polled."""
 
 
 class BrokerLogConfig(Section):
@@ -141,7 +141,8 @@ class HistoryConfig(Section):
 
 
 class AdminConfig(Section):
-    """Polling of groups where `source` is `admin`. Groups are named by shell patterns: billing-*."""
+    """Polling of groups where `source` is `admin`, and of share groups whose state may not be read. Groups are named
+    by shell patterns: billing-*."""
 
     interval_seconds: float = Field(default=30, gt=0, allow_inf_nan=False)
     """How often groups are polled."""

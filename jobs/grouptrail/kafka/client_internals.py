@@ -53,6 +53,14 @@ class ConsumerGroupDescribeResponse(ApiMessage, load_json=grouptrail.kafka):  # 
     """The response to ConsumerGroupDescribeRequest."""
 
 
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
+    """The request for the offsets of share groups (KIP-932; version 1 with lag, KIP-1226). Missing: as above."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=grouptrail.kafka):  # type: ignore[misc, call-arg]
+    """The response to DescribeShareGroupOffsetsRequest."""
+
+
 def token_provider(get_token: Callable[[], str], sasl_extensions: Mapping[str, str]) -> Any:
     """Return the `sasl_oauth_token_provider` argument of an admin client or consumer.
 
@@ -270,9 +278,12 @@ def group_coordinator(admin: Any, group_id: str) -> int:
     return int(admin._manager.run(admin._find_coordinator_ids, [group_id])[group_id])
 
 
-def list_groups_request(admin: Any) -> Any:
-    """Return the request for all groups of a broker. Missing: `list_groups` raises if one broker returns an error."""
-    return admin._list_groups_request()
+def list_groups_request(admin: Any, kind: str | None = None) -> Any:
+    """Return the request for all groups of a broker, or those of a kind, such as share (Kafka 3.8 and later).
+
+    Missing: `list_groups` raises if one broker returns an error.
+    """
+    return admin._list_groups_request(types_filter=None if kind is None else [kind])
 
 
 def describe_classic_groups_request(group_ids: list[str]) -> Any:
@@ -286,6 +297,12 @@ def describe_classic_groups_request(group_ids: list[str]) -> Any:
 def describe_consumer_groups_request(group_ids: list[str]) -> Any:
     """Return the request for the members of groups of KIP-848."""
     return ConsumerGroupDescribeRequest(group_ids=group_ids, include_authorized_operations=False)
+
+
+def share_group_offsets_request(group_ids: Iterable[str]) -> Any:
+    """Return the request for the offsets of share groups in all their partitions."""
+    group = DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
+    return DescribeShareGroupOffsetsRequest(groups=[group(group_id=one, topics=None) for one in group_ids])
 
 
 def committed_offsets_requests(

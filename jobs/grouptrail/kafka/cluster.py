@@ -128,6 +128,12 @@ class Cluster:
         answers = [self._ask(offsets_at(leader, dict.fromkeys(asked, spec), level)) for spec, level in BOUND_REQUESTS]
         return {at: bounds_or_reason([answer.get(at, _MISSING)[:2] for answer in answers]) for at in partitions}
 
+    def log_ends(self, leader: int, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Return the end offsets of logs that one broker leads, where it returns one; sends one request to it."""
+        asked = {kafka.TopicPartition(*at): kafka.OffsetSpec.LATEST for at in partitions}
+        answers = self._ask(offsets_at(leader, asked, kafka.IsolationLevel.READ_UNCOMMITTED))
+        return {at: offset for at, (code, offset, _) in answers.items() if not code and offset >= 0}
+
     def records_since(
         self, leader: int, asked: Mapping[tuple[str, int], int]
     ) -> dict[tuple[str, int], RecordTimestamp | str | None]:

@@ -15,6 +15,26 @@ class Committed(NamedTuple):
     metadata: str
 
 
+class ShareOffset(NamedTuple):
+    """How far a share group is in a partition, as its coordinator returns it.
+
+    `start_offset` is -1 if nothing has been read yet, or if the share coordinator did not answer. `lag` is up to the
+    end of the log at that moment; None if the broker does not know it.
+    """
+
+    topic_id: str
+    start_offset: int
+    lag: int | None
+
+
+@dataclass(frozen=True)
+class ShareOffsets:
+    """The offsets of a share group by topic and partition; `problems` say why some have none."""
+
+    offsets: Mapping[tuple[str, int], ShareOffset]
+    problems: Mapping[tuple[str, int], str]
+
+
 @dataclass
 class PolledGroup:
     """A group as its coordinator describes it.

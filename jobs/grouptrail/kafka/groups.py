@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from kafka import errors as client_errors
 
@@ -17,12 +17,16 @@ from grouptrail.kafka import client_internals
 from grouptrail.kafka.cluster import Cluster, server_of
 from grouptrail.kafka.coordinator import OFFSETS_TOPIC
 from grouptrail.kafka.errors import ClusterError, error_name, why_unanswered
-from grouptrail.kafka.group import Committed, PolledGroup
+from grouptrail.kafka.group import Committed, PolledGroup, ShareOffset, ShareOffsets
+from grouptrail.kafka.log import topic_id_text
 
 _GROUPS_A_REQUEST = 50
 # Errors that need no warning, the next poll asks again: the coordinator moves, or the group is being deleted.
 _GROUP_ID_NOT_FOUND = 69
 _TRANSIENT = (14, 15, 16, _GROUP_ID_NOT_FOUND)
+
+
+T = TypeVar("T")
 
 
 class Throttle:
@@ -73,7 +77,23 @@ class BrokerGroups(Cluster):
 
     def listed(self) -> list[PolledGroup]:
         """Return the broker's groups that the principal may DESCRIBE. Raises ClusterError."""
-        answer = self._send(client_internals.list_groups_request)
+        return self._groups(self._send(client_internals.list_groups_request))
+
+    def listed_share_groups(self) -> list[PolledGroup]:
+        """Return those that are share groups; none if the broker is too old to list one kind (before Kafka 3.8)."""
+
+        def ask(admin: Any) -> Any:
+            request = client_internals.list_groups_request(admin, "share")
+            try:
+                return client_internals.send_to_node(admin, self.node, request)
+            except client_errors.IncompatibleBrokerVersion:
+                return None
+
+        self._throttle.wait()
+        answer = self._ask(ask)
+        return [] if answer is None else self._groups(answer)
+
+    def _groups(self, answer: Any) -> list[PolledGroup]:
         if answer.error_code:
             self._explain(client_errors.for_code(answer.error_code)())
         return [
@@ -86,15 +106,30 @@ class BrokerGroups(Cluster):
             for group in answer.groups
         ]
 
+    def share_offsets(
+        self, group_ids: Collection[str], log_ends: Callable[[], T]
+    ) -> tuple[dict[str, ShareOffsets | str], tuple[T, T]]:
+        """Return the offsets of share groups, or why there are none, and what `log_ends` returned before and after.
+
+        One request (DescribeShareGroupOffsets), which waits for its turn before the first of these. An empty reason
+        passes: the coordinator moves. Of partitions whose topic the principal may not DESCRIBE there is nothing.
+        Raises ClusterError.
+        """
+        self._throttle.wait()
+        before = log_ends()
+        request = client_internals.share_group_offsets_request(group_ids)
+        answer = self._ask(lambda admin: client_internals.send_to_node(admin, self.node, request))
+        return {group.group_id: share_offsets_of(group) for group in answer.groups}, (before, log_ends())
+
     def describe(self, groups: Sequence[PolledGroup], partitions: PartitionsOf | None = None) -> None:
         """Fill in the description and commits of these groups, or why there are none.
 
         Groups of unknown kind have no description. `partitions` are as for `fetch_commits`.
         """
         for kind, request in _DESCRIBING.items():
-            for some in _parts([group for group in groups if group.kind == kind]):
+            for some in parts([group for group in groups if group.kind == kind]):
                 self._describe(some, request)
-        for some in _parts([group for group in groups if group.kind != "share"]):
+        for some in parts([group for group in groups if group.kind != "share"]):
             self.fetch_commits(some, partitions)
 
     def _describe(self, groups: Sequence[PolledGroup], request: Callable[[list[str]], Any]) -> None:
@@ -153,6 +188,23 @@ def _classic(description: Any) -> dict[str, Any]:
     return {**{name: getattr(description, name) for name in of_group}, "members": members}
 
 
+def share_offsets_of(group: Any) -> ShareOffsets | str:
+    """Return what a response says of a share group, or why it says nothing: see `BrokerGroups.share_offsets`."""
+    if (problem := _problem(group.error_code)) is not None:
+        return problem
+    offsets: dict[tuple[str, int], ShareOffset] = {}
+    problems: dict[tuple[str, int], str] = {}
+    for topic in group.topics:
+        for one in topic.partitions:
+            place = topic.topic_name, one.partition_index
+            if one.error_code:
+                problems[place] = error_name(one.error_code)
+            else:
+                lag = None if one.lag < 0 else one.lag  # as always in version 0, of Kafka 4.1
+                offsets[place] = ShareOffset(topic_id_text(topic.topic_id), one.start_offset, lag)
+    return ShareOffsets(offsets, problems)
+
+
 def _commits(topics: Iterable[Any]) -> Iterator[tuple[tuple[str, int], Committed]]:
     for topic in topics:
         for one in topic.partitions:
@@ -186,7 +238,8 @@ def _problem(code: int) -> str | None:
     return "the principal may not DESCRIBE it" if code in (29, 30) else error_name(code)
 
 
-def _parts(groups: Sequence[PolledGroup]) -> Iterator[Sequence[PolledGroup]]:
+def parts(groups: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield groups in parts for one request each."""
     yield from (groups[first : first + _GROUPS_A_REQUEST] for first in range(0, len(groups), _GROUPS_A_REQUEST))
 
 
@@ -263,7 +316,7 @@ class Coordinators:
                 of_broker[metadata.leader, metadata.server] += led
         for (leader, server), coordinated in of_broker.items():
             left = coordinated
-            for some in _parts(coordinated):
+            for some in parts(coordinated):
                 if time.monotonic() > deadline:
                     break
                 try:

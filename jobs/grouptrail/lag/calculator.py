@@ -106,8 +106,9 @@ _ENTRIES_AT_A_TIME = 1 << 16
 class Rules:
     """Settings of the section [lag].
 
-    `poll_seconds`: how much older than a sample a polled group's offsets may be. `held_back_seconds`: how long a
-    transaction may be open on a partition of the offsets topic before that partition counts as held back.
+    `poll_seconds`, and for share groups `share_poll_seconds`: how much older than a sample a polled group's offsets
+    may be. `held_back_seconds`: how long a transaction may be open on a partition of the offsets topic before that
+    partition counts as held back.
     `timestamp_lookup`: whether stored ages by timestamps are used. `retention_check_seconds`: how often brokers check
     which segments to delete.
     """
@@ -118,6 +119,7 @@ class Rules:
     exact_groups: tuple[str, ...] = ()
     group_stop_seconds: tuple[tuple[str, float], ...] = ()
     poll_seconds: float = 0
+    share_poll_seconds: float = 0
     held_back_seconds: float = 15
     timestamp_lookup: bool = True
     retention_check_seconds: float = 300
@@ -718,8 +720,7 @@ class LagCalculator:
         errors[dated] = np.where(by_timestamp.is_exact[is_dated], 0.0, np.nan)
         is_due = np.full(len(entries), False)
         is_due[bounded] = by_timestamp.is_due
-        is_polled = pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)
-        errors[lagging] += np.where(np.asarray(whole(is_polled))[lagging], self._rules.poll_seconds, 0.0)
+        errors[lagging] += self._poll_seconds(entries)[lagging]
         limits = partial(
             _limits,
             seconds,
@@ -742,6 +743,7 @@ class LagCalculator:
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},
             "last_stable_offset": whole(logs["last_stable_offset"]),
             "lag": _or_null(lag.lag),
+            "lag_error": _or_null(np.where(lag.lag == UNKNOWN, UNKNOWN, ints(commits["lag_error"]))),
             "lost_records": _or_null(lag.lost),
             "readable_lag": _or_null(lag.readable),
             "lag_seconds": _seconds(age.seconds),
@@ -775,8 +777,7 @@ class LagCalculator:
         partitions, offsets = entries.partitions[unread], lag.first_unread[unread]
         least_ages, most_ages, sampled_ages = (ages[unread] for ages in (age.limits() if len(unread) else _NO_AGES))
         # The group may have read more since it was polled.
-        is_polled = np.asarray(whole(pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)))[unread]
-        least_ages = np.maximum(least_ages - np.where(is_polled, self._rules.poll_seconds, 0.0), 0.0)
+        least_ages = np.maximum(least_ages - self._poll_seconds(entries)[unread], 0.0)
         # Deletion goes by the record's own timestamp.
         is_read = age.record_at[unread] != UNKNOWN
         waited = np.maximum(entries.sampled_at - age.record_at, 0)[unread] / MICROS
@@ -807,6 +808,12 @@ class LagCalculator:
             "time_to_loss_most_seconds": _seconds(most),
             "time_to_loss_reason": reasons.codes(),
         }
+
+    def _poll_seconds(self, entries: Entries) -> Floats:
+        """Return how much older than the sample offsets may be that were polled; 0 for others."""
+        is_polled = np.asarray(whole(pc.fill_null(pc.equal(entries.commits["source"], ADMIN), False)))
+        of_kind = np.where(entries.are_shared, self._rules.share_poll_seconds, self._rules.poll_seconds)
+        return np.where(is_polled, of_kind, 0.0)
 
     def _in_effect_at(self, entries: Entries) -> Ints:
         """Return the times (microseconds) at which the commits took effect."""

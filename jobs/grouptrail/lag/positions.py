@@ -29,8 +29,9 @@ OF_TABLE = compact(COMMITS)
 COMPLETE = pa.field("delivery_complete_count", pa.int64())
 """Of share groups: how many records from the offset on need no delivery any more, `UNKNOWN` if that is not kept; null
 for other groups."""
-_SHARED = pa.schema([COMPLETE, *((name, pa.int64()) for name in CAME_BACK)])
-"""What only share groups have; the records that came back are null where nothing is known of them."""
+_SHARED = pa.schema([COMPLETE, *((name, pa.int64()) for name in (*CAME_BACK, "lag_error"))])
+"""What only share groups have; the records that came back are null where nothing is known of them, `lag_error` where
+they were not polled."""
 READ = compact(pa.schema([*COMMITS, *_SHARED]))
 """The columns of the rows that are kept."""
 CHECKS = "tombstone_checks"
@@ -177,7 +178,7 @@ def from_checks(rows: pa.Table) -> pa.Table:
 
 
 def from_progress(progress: pa.Table, first_number: int) -> pa.Table:
-    """Return what records say of share groups (`share_progress.PROGRESS`) as commits (`READ`) of the start offsets.
+    """Return what is said of share groups (`share_progress.PROGRESS`) as commits (`READ`) of the start offsets.
 
     Records about one position need not be in one partition of their topic: `record_offset` is the place in the
     sequence, from `first_number` on. They have no partition of the offsets topic.
@@ -191,7 +192,7 @@ def from_progress(progress: pa.Table, first_number: int) -> pa.Table:
         "is_transactional": pa.array(np.full(len(progress), False)),
         "is_tombstone": progress["is_tombstone"],
         COMPLETE.name: counts,
-        **{name: progress[name] for name in CAME_BACK},
+        **{name: progress[name] for name in (*CAME_BACK, "source", "lag_error")},
     }
     columns = [given.get(field.name, pa.nulls(len(progress), field.type)) for field in READ]
     return pa.table(columns, names=READ.names).cast(READ)

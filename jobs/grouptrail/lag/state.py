@@ -103,6 +103,7 @@ def rules_of(settings: LagSettings) -> Rules:
         lag.exact_groups,
         lag.group_stop_seconds,
         settings.poll_seconds,
+        settings.share_poll_seconds,
         # A group must not seem to have stopped before its partition counts as held back.
         max(min(_HELD_BACK_SECONDS, lag.stop_seconds / 2), _HELD_BACK_INTERVALS * settings.sample_seconds),
         lag.timestamp_lookup,

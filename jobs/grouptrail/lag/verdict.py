@@ -25,8 +25,8 @@ from grouptrail.lag.window import Window
 
 _CAUGHT_UP, _NOTHING_LEFT = "lag is not above", "nothing is left to read"
 _KEPT_UP = "had read all that was there two samples before"
-# A record that came back from so many deliveries is no accident of one client.
-_OFTEN = 2
+DELIVERED_OFTEN = 2
+"""A record that came back from so many deliveries is no accident of one client: WARN is by the rule REDELIVERED."""
 CAUGHT_UP = (_CAUGHT_UP, _NOTHING_LEFT)
 """How the reasons of the rule on `allowed_lag` begin."""
 
@@ -356,7 +356,7 @@ def _rules_of_window(window: Window, now: PositionSample, thresholds: Thresholds
 
     is_stalled = (same >= patience) & (quiet < same) & figures.is_repeated
     deliveries = np.full(len(now.lag), UNKNOWN) if now.most_deliveries is None else now.most_deliveries
-    came_back = deliveries >= _OFTEN
+    came_back = deliveries >= DELIVERED_OFTEN
 
     def stalled(at: Ints) -> pa.Array:
         since = (" for ", same[at], " s, ", now.lag[at], " unread")

@@ -48,7 +48,9 @@ _KEPT_FOR = {
     "check_results": ("checked_at", "check_results_days"),
 }
 
-ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, "share_group_state", *_KEPT_FOR)
+_SHARE_GROUPS = ("share_group_state", "share_group_offsets")
+
+ORDER = (*_ENDED, *DECODED, PROGRESS, *_VERDICT, *_SHARE_GROUPS, *_KEPT_FOR)
 """The tables with a retention, in an order that is safe to interrupt: the next run continues."""
 
 
@@ -86,8 +88,9 @@ def rules(queries: Queries, keep: MaintainConfig, name: str, now: datetime) -> I
             yield _older(queries, name, "sampled_at", oldest)
         if keep.thin_samples:
             yield _thinned(queries, keep.thin_samples, name, now, oldest)
-    elif name == "share_group_state" and keep.decoded_days:
-        yield _share_state(queries, now - timedelta(days=keep.decoded_days))
+    elif name in _SHARE_GROUPS and keep.decoded_days:
+        rule = _share_state if name == "share_group_state" else _share_offsets
+        yield rule(queries, now - timedelta(days=keep.decoded_days))
     elif name in _KEPT_FOR:
         column, setting = _KEPT_FOR[name]
         if days := getattr(keep, setting):
@@ -270,6 +273,13 @@ def _share_state(queries: Queries, cutoff: datetime) -> Rule:
     of_key = of_partition.format(", group_id, topic_id, partition")
     stays = f"{of_partition.format('')} OR NOT is_tombstone AND {of_key}"
     return replace(_older(queries, "share_group_state", "record_at", cutoff), stays=stays)
+
+
+def _share_offsets(queries: Queries, cutoff: datetime) -> Rule:
+    """Return what polls of share groups found, except the newest of each partition until it is superseded."""
+    newest = "polled_at = max(polled_at) OVER (PARTITION BY group_id, topic, partition)"
+    stays = f"outcome <> 'superseded' AND {newest}"
+    return replace(_older(queries, "share_group_offsets", "polled_at", cutoff), stays=stays)
 
 
 def _below(queries: Queries, bounds: dict[int, int], column: str, sign: str) -> str:

@@ -22,7 +22,7 @@ SELECT
   group_id, topic, partition, sampled_at, status, status_reason, rule, ruled_out, problem, committed_offset,
   commit_at, log_start_offset, log_end_offset, last_stable_offset, lag, lag_seconds, lag_seconds_method,
   lag_seconds_error, silent_seconds, read_before_end, usual_wait_seconds, last_wait_seconds,
-  delivery_complete_count, awaiting_redelivery, most_deliveries, most_delivered_offset
+  delivery_complete_count, awaiting_redelivery, most_deliveries, most_delivered_offset, lag_error
 FROM consumer_lag
 WHERE cluster = :cluster AND group_id = :group AND topic = :topic AND partition = :partition AND sampled_at <= :at
 ORDER BY sampled_at DESC
@@ -105,7 +105,7 @@ def facts_of(row: Row, place: Row | None = None) -> Iterator[Row]:
     if row["commit_at"] is not None:
         is_shared = _is_shared(row)
         shows = f"{'start' if is_shared else 'committed'} offset {row['committed_offset']}{_deliveries(row)}"
-        source = "record" if is_shared else "commit"
+        source = "poll" if row.get("lag_error") is not None else "record" if is_shared else "commit"
         yield {"source": source, "at": row["commit_at"], **(place or _NO_PLACE), "shows": shows}
     for shows in _shown_by_samples(row):
         yield {"source": "sample", "at": row["sampled_at"], **_NO_PLACE, "shows": shows}
@@ -120,7 +120,8 @@ def _deliveries(row: Row) -> str:
     """Return what is known of the records of a share group from its start offset on."""
     parts = []
     if _is_shared(row):
-        parts.append(f"{row['delivery_complete_count']} after it complete")
+        least = "at least " if row.get("lag_error") else ""
+        parts.append(f"{least}{row['delivery_complete_count']} after it complete")
     if row.get("awaiting_redelivery"):
         times = f"offset {row['most_delivered_offset']} was delivered {row['most_deliveries']} times"
         parts.append(f"{row['awaiting_redelivery']} came back, of which {times}")
@@ -131,7 +132,8 @@ def _shown_by_samples(row: Row) -> Iterator[str]:
     if row["log_end_offset"] is not None:
         stable = row.get("last_stable_offset")
         held_back = "" if stable in (None, row["log_end_offset"]) else f", last stable offset {stable}"
-        lag = "" if row["lag"] is None else f", lag {row['lag']}"
+        most = "at most " if row.get("lag_error") else ""
+        lag = "" if row["lag"] is None else f", lag {most}{row['lag']}"
         yield f"log start {row['log_start_offset']}, log end {row['log_end_offset']}{held_back}{lag}"
     if row.get("lag_seconds_method") and row["lag_seconds"]:
         error = row["lag_seconds_error"]

@@ -1,5 +1,7 @@
 """The job `share-state`: lands each record of `__share_group_state` once, and the deliveries that it tells of.
 
+Where the topic may not be read, coordinators are asked for start offsets and lag instead (`polling`).
+
 Where to read on is known from `share_group_state` alone: rows are appended in one commit, and those of a partition in
 order. The changes of a batch are appended before it: those of a batch that was not completed are known by their
 offsets, and are not written again.
@@ -18,12 +20,14 @@ import pyarrow as pa
 from grouptrail.console.progress import Log
 from grouptrail.jobs import SHARE_STATE, JobContext
 from grouptrail.kafka.coordinator import SHARE_STATE_TOPIC
-from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, TopicMissingError
+from grouptrail.kafka.errors import ClusterError, KafkaDeniedError, KafkaLoginError, TopicMissingError
 from grouptrail.kafka.log import LogBounds, Ranges
 from grouptrail.kafka.record_ranges import RecordRanges
 from grouptrail.memory import release_memory
 from grouptrail.share_state import deliveries
 from grouptrail.share_state.deliveries import Deliveries
+from grouptrail.share_state.poller import SharePoller
+from grouptrail.share_state.polling import STATES, SharePolling
 from grouptrail.share_state.rows import TABLE, decoded_rows
 from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.schema import table_schema
@@ -49,6 +53,11 @@ _FOLDED = (
 # Views of deliveries join them, also where the jobs that write them do not run.
 _OF_VIEWS = ("topic_names", "group_configs")
 
+_UNTIL_THEN = (
+    "until then the coordinators of share groups are asked for start offsets and lag, and deliveries are not known; "
+    "or, without share groups, set share_state.enabled = false"
+)
+
 # By then the other jobs have done their first batches, which should not have to share the processors.
 _FIRST_AFTER_SECONDS = 5.0
 
@@ -59,16 +68,21 @@ def check(context: JobContext[ShareStateSettings]) -> None:
 
 
 def start(context: JobContext[ShareStateSettings]) -> Query:
-    """Start the query. In: `__share_group_state`; out: `share_group_state`, `share_deliveries`."""
+    """Start the query.
+
+    In: `__share_group_state`, or what coordinators return, and `group_states`; out: `share_group_state`,
+    `share_deliveries`, `share_group_offsets`.
+    """
     warehouse, settings = context.warehouse, context.settings
-    warehouse.ensure((*SHARE_STATE.writes, *_OF_VIEWS))
+    warehouse.ensure((*SHARE_STATE.writes, *_OF_VIEWS, STATES))
     checkpoint = warehouse.checkpoint(SHARE_STATE.name)
     checkpoint.open(())  # it may be older than the table, which says where to read on
+    polling = SharePolling(warehouse, SharePoller(settings.admin, context.kafka), context.log)
     topic = RecordRanges(context.kafka, SHARE_STATE_TOPIC)
-    landing = Landing(warehouse, topic, max_record_bytes=settings.max_record_bytes, log=context.log)
+    landing = Landing(warehouse, topic, polling, max_record_bytes=settings.max_record_bytes, log=context.log)
     return IntervalQuery(
         checkpoint,
-        process=landing.process,
+        process=landing.process if settings.reads_topic else polling.process,
         once=context.once,
         every_seconds=settings.share_state.interval_seconds,
         first_after_seconds=0 if context.once else _FIRST_AFTER_SECONDS,
@@ -84,12 +98,16 @@ class Landing:
     """Reads the new records of the topic and appends them.
 
     Brokers that do not answer, or a right that is missing, end nothing: the log has one line, and the next batch asks
-    again. Without the topic there is nothing to do, as no share group has read yet.
+    again. Without the right `polling` takes over, until the topic has been read to its end again. Without the topic
+    there is nothing to do, as no share group has read yet.
     """
 
-    def __init__(self, warehouse: Warehouse, topic: RecordRanges, *, max_record_bytes: int, log: Log) -> None:
+    def __init__(
+        self, warehouse: Warehouse, topic: RecordRanges, polling: SharePolling, *, max_record_bytes: int, log: Log
+    ) -> None:
         self._table, self._deliveries = warehouse.tables((TABLE, deliveries.TABLE))
         self._topic = topic
+        self._polling = polling
         self._max_record_bytes = max_record_bytes
         self._log = log
         self._landed: _Landed | None = None
@@ -98,17 +116,24 @@ class Landing:
     def process(self, batch: int) -> bool:
         """Land what is new, up to `RECORDS_A_BATCH`, and return whether there is more."""
         started = time.monotonic()
+        is_denied = False
         try:
             has_more, problem = self._land(batch, started)
+            if not (has_more or problem):
+                self._polling.supersede()
         except TopicMissingError:
             has_more, problem = False, None
+        except KafkaLoginError as error:
+            has_more, problem = False, str(error)
         except KafkaDeniedError as error:
-            has_more, problem = False, f"{error}; or, without share groups, set share_state.enabled = false"
+            has_more, problem, is_denied = False, f"{error}; {_UNTIL_THEN}", True
         except ClusterError as error:
             has_more, problem = False, str(error)
         if problem not in (None, self._problem):
             self._log(f"share-state: {problem}")
         self._problem = problem
+        if is_denied:
+            self._polling.process(batch)
         release_memory(after_seconds=time.monotonic() - started)
         return has_more
 

@@ -51,7 +51,7 @@ LAG_COLUMNS = (
     "log_end_offset", "lag", "lost_records", "readable_lag", "lag_seconds", "lag_seconds_error", "consume_rate",
     "produce_rate", "catch_up_seconds", "usual_wait_seconds", "clock_offset_seconds", "time_to_loss_seconds",
     "time_to_loss_most_seconds", "time_to_loss_reason", "delivery_complete_count", "awaiting_redelivery",
-    "most_deliveries", "most_delivered_offset", "status",
+    "most_deliveries", "most_delivered_offset", "lag_error", "status",
 )  # fmt: skip
 INTERVAL_BUCKETS = contracts.metrics()["kafka_consumer_group_rebalance_interval_seconds"].buckets
 

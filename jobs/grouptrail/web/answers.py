@@ -85,6 +85,9 @@ class GroupSummary(Answer):
         description="When retention deletes a record that it has not read, at the earliest. Null: none is foreseen."
     )
     lost_records: int | None = Field(description="Offsets that were deleted unread, of all partitions.")
+    most_deliveries: int | None = Field(
+        description="How often the record of a share group that came back most often was delivered. Null: unknown."
+    )
     partitions: int = Field(description="How many partitions it has committed offsets of.")
     state: str | None = _column("group_states", "state")
     generation: int | None = _column("generations", "generation")
@@ -393,6 +396,7 @@ class GroupPartition(Answer):
     log_start_offset: int | None = _column("consumer_lag", "log_start_offset")
     log_end_offset: int | None = _column("consumer_lag", "log_end_offset")
     lag: int | None = _column("consumer_lag", "lag")
+    lag_error: int | None = _column("consumer_lag", "lag_error")
     lag_seconds: float | None = _column("consumer_lag", "lag_seconds")
     time_to_loss_seconds: float | None = _column("consumer_lag", "time_to_loss_seconds")
     time_to_loss_most_seconds: float | None = _column("consumer_lag", "time_to_loss_most_seconds")
@@ -491,6 +495,9 @@ class TopicSummary(Answer):
     lag_seconds: float | None = Field(description="That group's worst partition in seconds. Null: unknown.")
     produce_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
     lost_records: int | None = Field(description="Offsets that were deleted before some group had read them.")
+    most_deliveries: int | None = Field(
+        description="How often the record of a share group that came back most often was delivered. Null: unknown."
+    )
 
 
 class Topics(Answer):
@@ -667,6 +674,9 @@ class TopicConsumer(Answer):
     lag_seconds: float | None = Field(description="Its worst partition's lag in seconds. Null: unknown.")
     consume_rate: float | None = Field(description="Records per second, of all partitions. Null: unknown.")
     lost_records: int | None = Field(description="Offsets that were deleted before it had read them.")
+    most_deliveries: int | None = Field(
+        description="How often the record of a share group that came back most often was delivered. Null: unknown."
+    )
     state: str | None = _column("group_states", "state")
     member_count: int | None = _column("generations", "member_count")
     points: list[LagPoint] = Field(description="Its unread offsets over time: of each partition the most, summed up.")

@@ -213,6 +213,7 @@ def _rows(cluster: str, groups: pa.Table, by_group: pa.Table, rebalances: pa.Tab
         "lag_seconds_is_least": pc.fill_null(all_of["lag_seconds_is_least"], False),
         "time_to_loss_seconds": all_of["time_to_loss_seconds"],
         "lost_records": all_of["lost_records"],
+        "most_deliveries": all_of["most_deliveries"],
         "partitions": pc.fill_null(all_of["partitions"], 0),
         "state": all_of["state"],
         "generation": all_of["generation"],
@@ -227,7 +228,8 @@ _SCHEMA = pa.schema(
     {
         "cluster": pa.string(), "group_id": pa.string(), "status": pa.string(), "lag": pa.int64(),
         "lag_is_least": pa.bool_(), "lag_seconds": pa.float64(), "lag_seconds_is_least": pa.bool_(),
-        "time_to_loss_seconds": pa.float64(), "lost_records": pa.int64(), "partitions": pa.int64(),
+        "time_to_loss_seconds": pa.float64(), "lost_records": pa.int64(),
+        "most_deliveries": pa.int64(), "partitions": pa.int64(),
         "state": pa.string(), "generation": pa.int64(), "member_count": pa.int64(),
         "rebalances_last_hour": pa.int64(), "commit_at": pa.timestamp("us", "UTC"),
     }

@@ -49,7 +49,7 @@ _STATUSES = contracts.statuses()
 _OF_GROUP = "cluster = :cluster AND group_id = :group"
 _SAMPLES_AT = f"""
 SELECT topic, partition, sampled_at, status, status_reason, rule, ruled_out, committed_offset, commit_at,
-  log_start_offset, log_end_offset, lag, lag_seconds, time_to_loss_seconds, time_to_loss_most_seconds,
+  log_start_offset, log_end_offset, lag, lag_error, lag_seconds, time_to_loss_seconds, time_to_loss_most_seconds,
   time_to_loss_reason, lost_records, delivery_complete_count, awaiting_redelivery, most_deliveries,
   most_delivered_offset
 FROM (

@@ -11,6 +11,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from grouptrail.lag.verdict import DELIVERED_OFTEN
+
 OF_STATUS = {
     "WARN": "ConsumerGroupBehind",
     "STOP": "ConsumerGroupStopped",
@@ -19,13 +21,19 @@ OF_STATUS = {
     "UNKNOWN": "ConsumerGroupLagUnknown",
 }
 """By verdict: the alert about it."""
+OF_REDELIVERED = "ConsumerGroupPoisonRecord"
+"""The alert about the verdict WARN where a record of a share group comes back again and again."""
 
 _OTHER_DOCUMENT = re.compile(r"(?!https?://|#)")
 
 
-def runbook_of(status: str | None) -> str | None:
-    """Return the address of the runbook of a verdict; None for one without an alert."""
-    alert = OF_STATUS.get(status or "")
+def runbook_of(status: str | None, most_deliveries: int | None = None) -> str | None:
+    """Return the address of the runbook of a verdict; None for one without an alert.
+
+    `most_deliveries`, as in `consumer_lag`, tells which of its two rules has given WARN.
+    """
+    is_redelivered = status == "WARN" and (most_deliveries or 0) >= DELIVERED_OFTEN
+    alert = OF_REDELIVERED if is_redelivered else OF_STATUS.get(status or "")
     return f"/runbooks#{alert.lower()}" if alert else None
 
 

@@ -44,12 +44,14 @@ def topics_page(index: GroupIndex, query: TopicsQuery) -> Topics:
 
 def _topics(known: ClusterGroups) -> pa.Table:
     """Return a row for each topic of a cluster; of those whose positions are not held, only their groups."""
-    lag = known.lag.select(["topic", "group_id", "partition", "lag", "lag_seconds", "produce_rate", "lost_records"])
+    figures = ["lag", "lag_seconds", "produce_rate", "lost_records", "most_deliveries"]
+    lag = known.lag.select(["topic", "group_id", "partition", *figures])
     lag = lag.append_column("rank", pc.index_in(known.lag["status"], pa.array(_STATUSES)))
-    by_group = _grouped(lag, ["topic", "group_id"], lag="sum", lag_seconds="max", rank="min", lost_records="sum")
+    most = {"rank": "min", "most_deliveries": "max"}
+    by_group = _grouped(lag, ["topic", "group_id"], lag="sum", lag_seconds="max", lost_records="sum", **most)
     slowest = by_group.sort_by([("lag_seconds", "descending"), ("lag", "descending"), ("group_id", "ascending")])
     topics = _grouped(slowest, ["topic"], group_id="first", lag="first", lag_seconds="first")
-    counts = _grouped(by_group, ["topic"], group_id="count", rank="min", lost_records="max")
+    counts = _grouped(by_group, ["topic"], group_id="count", lost_records="max", **most)
     of_logs = _grouped(lag, ["topic", "partition"], produce_rate="max")
     logs = _grouped(of_logs, ["topic"], partition="count", produce_rate="sum")
     counts = counts.rename_columns({"group_id": "groups"})
@@ -79,6 +81,6 @@ _NO_ROWS = pa.schema(
     {
         "cluster": pa.string(), "topic": pa.string(), "rank": pa.int32(), "groups": pa.int64(),
         "partitions": pa.int64(), "slowest_group_id": pa.string(), "lag": pa.int64(), "lag_seconds": pa.float64(),
-        "produce_rate": pa.float64(), "lost_records": pa.int64(),
+        "produce_rate": pa.float64(), "lost_records": pa.int64(), "most_deliveries": pa.int64(),
     }
 ).empty_table()  # fmt: skip
