@@ -26,6 +26,7 @@
 --   - {name: awaiting_redelivery, type: bigint, null_means: "not a share group, or unknown", about: "how many records of a share group were delivered and came back"}
 --   - {name: most_deliveries, type: smallint, null_means: as awaiting_redelivery, about: "how often the one of these was delivered that was delivered most often; 0 without any"}
 --   - {name: most_delivered_offset, type: bigint, null_means: "as awaiting_redelivery, or there is none", about: its offset}
+--   - {name: lag_error, type: bigint, null_means: "not a share group whose coordinator was asked, or lag is unknown", about: "by how much lag may be too high"}
 -- example: SELECT * FROM current_lag WHERE status <> 'OK' ORDER BY lag DESC
 WITH recent AS (
   SELECT *, row_number() OVER (PARTITION BY group_id, topic, partition ORDER BY sampled_at DESC) AS place
@@ -69,7 +70,8 @@ SELECT
   recent.time_to_loss_reason,
   recent.awaiting_redelivery,
   recent.most_deliveries,
-  recent.most_delivered_offset
+  recent.most_delivered_offset,
+  recent.lag_error
 FROM recent
 CROSS JOIN previous_round
 LEFT JOIN deleted ON deleted.group_id = recent.group_id

@@ -146,10 +146,26 @@ def test_progress_of_a_topic_that_was_created_again_is_not_deleted_with_the_stat
     assert progress.partitions() == {"orders": [0]}
 
 
-def test_progress_has_nothing_of_records_that_could_not_be_decoded_or_of_other_clusters(config: Config) -> None:
+def test_progress_has_nothing_of_other_clusters_or_of_a_place_of_which_no_record_could_be_decoded(
+    config: Config,
+) -> None:
     state(config, 1, None, reason="truncated", fault_in="value", fault_position=3)
+    state(config, 1, None, reason="truncated", fault_in="key", fault_position=3, topic_id=None)
     state(config, 2, 50, cluster="another")
     assert said(progress_of(config)) == []
+
+
+def test_start_offset_after_a_record_that_could_not_be_decoded_is_that_of_the_next_one_that_has_it(
+    config: Config,
+) -> None:
+    """An update without one leaves the offset of the record before, which is not known."""
+    progress = progress_of(config)
+    state(config, 1, 50)
+    state(config, 2, None, None, reason="unknown_version")
+    state(config, 3, None)
+    state(config, 4, 70)
+    counts = [(row["start_offset"], row["delivery_complete_count"]) for row in progress.fresh().to_pylist()]
+    assert counts == [(50, 0), (50, None), (70, 0)]
 
 
 def test_progress_is_that_of_polls_until_they_are_superseded_also_after_a_restart(config: Config) -> None:
@@ -214,6 +230,21 @@ def test_lag_of_a_share_group_whose_coordinator_counts_nothing_is_unknown(config
     [row] = lag_of(new_state(config), config, log(0, 110))
     assert (row["lag"], row["status"], row["problem"]) == (None, "UNKNOWN", NO_COUNT)
     assert (row["committed_offset"], row["delivery_complete_count"]) == (50, None)
+
+
+def test_lag_of_a_share_group_whose_newest_record_could_not_be_decoded_is_unknown(config: Config) -> None:
+    """As when upgraded brokers write a newer version: it must not look as if the group had stopped."""
+    lag = new_state(config)
+    state(config, -5, 50, 30)
+    state(config, -4, None, None, reason="unknown_version", fault_in="value", fault_position=0)
+    [row] = lag_of(lag, config, log(0, 110))
+    assert (row["lag"], row["status"], row["delivery_complete_count"]) == (None, "UNKNOWN", None)
+    assert row["problem"].startswith(
+        "the newest record of __share_group_state about it could not be decoded: upgrade"
+    )
+    state(config, 5, 60, 40)
+    [row] = lag_of(lag, config, log(10, 110))
+    assert (row["lag"], row["problem"]) == (10, None)
 
 
 def test_lag_of_a_polled_share_group_is_kafkas_and_says_by_how_much_it_may_be_too_high(config: Config) -> None:

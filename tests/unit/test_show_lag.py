@@ -100,6 +100,13 @@ def test_show_lag_prints_one_line_per_group_worst_first(config: Config) -> None:
     assert "2026-03-04 12:01:00 UTC" in " ".join(last)
 
 
+def test_show_lag_marks_lag_of_a_polled_share_group_that_is_a_bound(config: Config) -> None:
+    small_tables.lay(config, "consumer_lag", row("queue", 0, 40, 1, lag_error=3), row("queue", 1, 1, 1, lag_error=0))
+    of_group = next(line for line in shown(config) if line[0] == "queue")
+    of_partitions = shown(config, "queue")[1:-1]
+    assert [of_group[3].strip(), *(line[6].strip() for line in of_partitions)] == ["≤ 41", "≤ 40", "1"]
+
+
 def test_show_lag_named_groups_or_topics_prints_one_line_per_partition(config: Config) -> None:
     """Each line has the method of its lag."""
     head, *lines, _ = shown(config, "bill*")

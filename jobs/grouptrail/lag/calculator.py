@@ -737,7 +737,7 @@ class LagCalculator:
         return {
             "cluster": pa.DictionaryArray.from_arrays(np.zeros(len(entries), np.int32), [self._cluster]),
             **{name: whole(commits[name]) for name in ("group_id", "topic", "partition", "committed_offset")},
-            "delivery_complete_count": _or_null(ints(commits["delivery_complete_count"])),
+            "delivery_complete_count": _or_null(np.maximum(ints(commits["delivery_complete_count"]), UNKNOWN)),
             **{name: whole(commits[name].cast(ROWS.field(name).type)) for name in CAME_BACK},
             "commit_at": whole(_commit_at(commits)),
             **{name: whole(logs[name]) for name in ("sampled_at", "log_start_offset", "log_end_offset")},

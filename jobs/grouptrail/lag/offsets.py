@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grouptrail.lag.index import MICROS, UNKNOWN, Bools, Ints, Texts, ints, sentences, valid, whole
+from grouptrail.lag.positions import UNDECODED
 
 SAMPLES_TO_KEEP_UP = 2
 """A group that commits between two samples has read at each what was there so many samples before."""
@@ -24,6 +25,10 @@ _ABOVE_THE_END = (
 )
 _UNCOUNTED = (
     "the share coordinator does not count the records that are complete: upgrade the brokers to Kafka 4.2 or later"
+)
+_UNDECODED = (
+    "the newest record of __share_group_state about it could not be decoded: upgrade grouptrail, then run grouptrail "
+    "redecode"
 )
 # `made anew` is in rows that grouptrail 0.1 stored.
 _OTHER_LOG = ("recreated", "made anew")
@@ -186,8 +191,9 @@ def lag_in_offsets(entries: Entries, is_ignored: Bools, is_isolated: Bools, is_o
         ),
     )
     mark_unknown(is_uncommitted, lambda _: "no commit yet")
-    is_uncounted = entries.are_shared & (ints(entries.commits["delivery_complete_count"]) == UNKNOWN)
-    mark_unknown(is_uncounted, lambda _: _UNCOUNTED)
+    complete = ints(entries.commits["delivery_complete_count"])
+    mark_unknown(entries.are_shared & (complete == UNKNOWN), lambda _: _UNCOUNTED)
+    mark_unknown(entries.are_shared & (complete == UNDECODED), lambda _: _UNDECODED)
     committed = np.where(is_empty, start, committed)
     has_other_id = pc.not_equal(entries.commits["topic_id"], entries.logs["topic_id"])
     is_recreated = _bools(pc.fill_null(has_other_id, False))

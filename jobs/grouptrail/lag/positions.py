@@ -27,8 +27,9 @@ COMMITS = STORED.append(pa.field("is_tombstone", pa.bool_()))
 OF_TABLE = compact(COMMITS)
 """The same, as they are read: texts have numbers, which are faster to copy and to compare."""
 COMPLETE = pa.field("delivery_complete_count", pa.int64())
-"""Of share groups: how many records from the offset on need no delivery any more, `UNKNOWN` if that is not kept; null
-for other groups."""
+"""Of share groups: how many records from the offset on need no delivery any more, `UNKNOWN` if that is not kept,
+`UNDECODED` if the newest record could not be decoded; null for other groups."""
+UNDECODED = -2
 _SHARED = pa.schema([COMPLETE, *((name, pa.int64()) for name in (*CAME_BACK, "lag_error"))])
 """What only share groups have; the records that came back are null where nothing is known of them, `lag_error` where
 they were not polled."""
@@ -183,7 +184,8 @@ def from_progress(progress: pa.Table, first_number: int) -> pa.Table:
     Records about one position need not be in one partition of their topic: `record_offset` is the place in the
     sequence, from `first_number` on. They have no partition of the offsets topic.
     """
-    counts = pc.fill_null(progress["delivery_complete_count"].cast(pa.int64()), UNKNOWN)
+    unknown = pc.if_else(pc.is_valid(progress["reason"]), UNDECODED, UNKNOWN)
+    counts = pc.coalesce(progress["delivery_complete_count"].cast(pa.int64()), unknown)
     given = {
         **{name: progress[name] for name in ("group_id", "topic", "topic_id", "partition", "record_at")},
         "commit_at": progress["record_at"],

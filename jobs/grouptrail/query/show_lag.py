@@ -246,7 +246,7 @@ def _group_line(rows: list[Row]) -> dict[str, str]:
         "group": displayed(worst["group_id"]),
         "status": worst["status"],
         "partitions": f"{len(rows):,}",
-        "lag": f"{sum(known):,}" if known else "-",
+        "lag": _at_most(rows) + f"{sum(known):,}" if known else "-",
         "behind": _behind(oldest),
         **_rates(rows),
         "state": worst["group_state"] or "-",
@@ -262,11 +262,15 @@ def _partition_line(row: Row) -> dict[str, str]:
         "status": row["status"],
         "committed": _count(row["committed_offset"]),
         "end": _count(row["log_end_offset"]),
-        "lag": _count(row["lag"]),
+        "lag": _at_most([row]) + _count(row["lag"]),
         "behind": _behind(row),
         **_rates([row]),
         "why": _why(row),
     }
+
+
+def _at_most(rows: list[Row]) -> str:
+    return "≤ " if any(row["lag_error"] for row in rows) else ""
 
 
 def _why(row: Row) -> str:

@@ -27,7 +27,7 @@ RETURNED, GONE, SUPERSEDED = "returned", "gone", "superseded"
 
 _SAID = (
     *("group_id", "topic_id", "partition", "record_at", "start_offset", "delivery_complete_count", "is_tombstone"),
-    *CAME_BACK,
+    *(*CAME_BACK, "reason"),
 )
 PROGRESS = pa.schema(
     [
@@ -39,11 +39,12 @@ PROGRESS = pa.schema(
 )
 """What a record or a poll says of a group in a partition: columns of `share_group_state`, and the topic's name.
 
-`start_offset` is the one in effect, also where an update leaves it; null in tombstones. Polls have the `source`
+`start_offset` is the one in effect, also where an update leaves it; null in tombstones. A record with a `reason` was
+not decoded: the start offset is the last one that is known, and what is complete is not. Polls have the `source`
 ADMIN: `record_at` is when they showed that the group had got further, `lag_error` by how much lag may be too high.
 """
 
-_STATE_COLUMNS = columns_of(STATE, ("cluster", "record_partition", "record_offset", *_SAID, "reason"))
+_STATE_COLUMNS = columns_of(STATE, ("cluster", "record_partition", "record_offset", *_SAID))
 _NAME_COLUMNS = columns_of(NAMES, ("cluster", "topic_id", "topic", "learned_at"))
 _POLLED_COLUMNS = columns_of(
     POLLED,
@@ -65,7 +66,7 @@ class ShareProgress:
 
     def __init__(self, warehouse: Warehouse) -> None:
         state, names, polled = warehouse.tables(TABLES)
-        self._rows = state.new_rows(_STATE_COLUMNS, pc.field("reason").is_null())
+        self._rows = state.new_rows(_STATE_COLUMNS, pc.field("topic_id").is_valid())
         self._new_names = names.new_rows(_NAME_COLUMNS)
         self._polls = polled.new_rows(_POLLED_COLUMNS)
         self._names: dict[str, str] = {}
@@ -108,6 +109,14 @@ class ShareProgress:
                 if known is not None and known["topic_id"] == topic_id:  # and not of a topic that has its name now
                     del self._by_records[of_name]
                     yield {**row, "topic": topic}
+                continue
+            if row["reason"] is not None:
+                self._start_offsets.pop(of_id, None)
+                known = self._by_records.get(of_name)
+                if known is not None and known["topic_id"] == topic_id:
+                    unknown = dict.fromkeys(("delivery_complete_count", *CAME_BACK))
+                    self._by_records[of_name] = {**known, **unknown, "reason": row["reason"]}
+                    yield self._by_records[of_name]
                 continue
             start_offset = self._start_offsets.get(of_id) if row["start_offset"] is None else row["start_offset"]
             if start_offset is not None:
