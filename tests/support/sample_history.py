@@ -303,7 +303,7 @@ _ROWS: dict[str, Rows] = {
 _ABSENT = dict.fromkeys(
     (
         *("time_to_loss_seconds", "time_to_loss_most_seconds", "time_to_loss_reason"),
-        *("awaiting_redelivery", "most_deliveries", "most_delivered_offset"),
+        *("awaiting_redelivery", "most_deliveries", "most_delivered_offset", "lag_error"),
     )
 )
 _NO_CHANGE: dict[str, Any] = {
