@@ -19,20 +19,19 @@ from servers.kafka import SHARE_STATE_FORMATTER, VERSIONS, Broker, config_comman
 from servers.offsets_topic import read_records
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import make_orders
-from support.share_consumers import acknowledge_in_every_way, leave_some
+from support.share_consumers import accept_as_two, acknowledge_in_every_way, killed_with_records, leave_some
 
 STATE_TOPIC = "__share_group_state"
 GROUP, KEPT = "queue", "kept"
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
+HEARTBEATS = {"group.share.heartbeat.interval.ms": "500", "group.share.min.heartbeat.interval.ms": "500"}
 NEWEST, *BEFORE = VERSIONS[:3]  # the consumer receives nothing from the early access of 4.1
 
 
 @pytest.fixture(scope="module", params=[NEWEST, *(pytest.param(one, marks=pytest.mark.full) for one in BEFORE)])
 def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker whose share groups have accepted, released, rejected and given up records; one has been deleted."""
-    properties = {
-        "group.share.heartbeat.interval.ms": "500",
-        "group.share.min.heartbeat.interval.ms": "500",
+    properties = HEARTBEATS | {
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.snapshot.update.records.per.snapshot": "10",
         "group.share.delivery.count.limit": "2",
@@ -150,6 +149,33 @@ def test_delivery_states_are_those_of_kafkas_snapshots_and_counts_and_of_the_cli
     assert {offset: way for offset, way in by_offset.items() if offset < last} == {
         offset: said[offset % 3] for offset in by_offset if offset < last
     }
+
+
+@pytest.mark.parametrize("version", [NEWEST, *(pytest.param(one, marks=pytest.mark.full) for one in BEFORE)])
+def test_records_of_a_member_that_was_killed_come_back_and_are_delivered_to_others(
+    version: str, cli: Cli, tmp_path: Path
+) -> None:
+    """They come back when the time is up that it may hold them; two other members accept them, and all else."""
+    locks = {"group.share.min.record.lock.duration.ms": "1000", "group.share.record.lock.duration.ms": "1000"}
+    properties = locks | HEARTBEATS
+    with Broker(tmp_path / "kafka", version=version, properties=properties) as broker:
+        make_orders(broker.bootstrap)
+        held = set(killed_with_records(broker, GROUP))
+        first, second = accept_as_two(broker, GROUP, held)
+        config = Config(kafka={"bootstrap.servers": broker.bootstrap}, warehouse=str(tmp_path / "warehouse"))
+        succeeded(cli(config, "run", "--job", "share-state", "--once"))
+    by_record = defaultdict[tuple[int, int], list[tuple[str, int, int]]](list)
+    table = Warehouse(config.warehouse, config.cluster).table("share_deliveries")
+    for row in table.select("*", "ORDER BY record_partition, record_offset, first_offset"):
+        for offset in range(row["first_offset"], row["last_offset"] + 1):
+            change = row["delivery_state"], row["delivery_count"], row["previous_count"]
+            by_record[row["partition"], offset].append(change)
+    assert held
+    assert by_record.keys() == first | second
+    for record, (*before, last) in by_record.items():  # a slow machine may keep the others waiting, too
+        assert before == [("available", count, count - 1) for count in range(1, len(before) + 1)]
+        assert last == ("acknowledged", len(before) + 1, len(before))
+        assert before or record not in {(0, offset) for offset in held}
 
 
 @pytest.fixture(scope="module")
