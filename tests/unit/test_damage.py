@@ -99,9 +99,9 @@ def test_server_damaged_warehouses_answers_without_their_rows(tmp_path: Path) ->
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", range(1000, 11_000, 2500))
+@pytest.mark.parametrize("first", range(1000, 11_000, 1000))
 def test_server_ten_thousand_damaged_warehouses_answers_without_their_rows(tmp_path: Path, first: int) -> None:
-    read_damaged(tmp_path, first=first, count=2500)
+    read_damaged(tmp_path, first=first, count=1000)
 
 
 # --- one file -------------------------------------------------------------------------------------------------------
