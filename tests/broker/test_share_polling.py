@@ -13,7 +13,7 @@ from servers.offsets_topic import OFFSETS_TOPIC
 from support import landed
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import as_reader, make_orders
-from support.share_consumers import acknowledge_in_every_way, leave_some
+from support.share_consumers import HEARTBEATS, acknowledge_in_every_way, leave_some
 
 GROUP, KEPT, SECRET = "queue", "kept", "secret"
 NEWEST, *BEFORE = VERSIONS[:3]
@@ -28,8 +28,7 @@ Figures = dict[tuple[str, int], tuple[int, int]]
 def queued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker with three share groups, of which the reader may DESCRIBE two."""
     properties = {
-        "group.share.heartbeat.interval.ms": "500",
-        "group.share.min.heartbeat.interval.ms": "500",
+        **HEARTBEATS,
         "share.coordinator.state.topic.num.partitions": "1",
         "group.share.delivery.count.limit": "2",
     }

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,12 +20,17 @@ from servers.kafka import SHARE_STATE_FORMATTER, VERSIONS, Broker, config_comman
 from servers.offsets_topic import read_records
 from support.cli_in_process import Cli, succeeded
 from support.kafka_clients import make_orders
-from support.share_consumers import accept_as_two, acknowledge_in_every_way, killed_with_records, leave_some
+from support.share_consumers import (
+    HEARTBEATS,
+    accept_as_two,
+    acknowledge_in_every_way,
+    killed_with_records,
+    leave_some,
+)
 
 STATE_TOPIC = "__share_group_state"
 GROUP, KEPT = "queue", "kept"
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = 0, 2, 4
-HEARTBEATS = {"group.share.heartbeat.interval.ms": "500", "group.share.min.heartbeat.interval.ms": "500"}
 NEWEST, *BEFORE = VERSIONS[:3]  # the consumer receives nothing from the early access of 4.1
 
 
@@ -132,12 +138,9 @@ def test_delivery_states_are_those_of_kafkas_snapshots_and_counts_and_of_the_cli
         assert row["most_deliveries"] == max((batch.delivered for batch in waiting), default=0)
     assert compared > 3
     changes = warehouse.table("share_deliveries").select("*", "ORDER BY record_offset, first_offset")
-    by_offset = defaultdict[int, list[tuple[str, int, int]]](list)
-    for row in changes:
-        assert not row["is_first"]
-        for offset in range(row["first_offset"], row["last_offset"] + 1):
-            if row["group_id"] == GROUP:
-                by_offset[offset].append((row["delivery_state"], row["delivery_count"], row["previous_count"]))
+    assert not any(row["is_first"] for row in changes)
+    by_record = _by_record(row for row in changes if row["group_id"] == GROUP)
+    by_offset = {offset: ways for (_, offset), ways in by_record.items()}
     given_up = [("available", 1, 0), ("archived", 2, 1)]
     said = {
         0: [("acknowledged", 1, 0)],
@@ -164,12 +167,8 @@ def test_records_of_a_member_that_was_killed_come_back_and_are_delivered_to_othe
         first, second = accept_as_two(broker, GROUP, held)
         config = Config(kafka={"bootstrap.servers": broker.bootstrap}, warehouse=str(tmp_path / "warehouse"))
         succeeded(cli(config, "run", "--job", "share-state", "--once"))
-    by_record = defaultdict[tuple[int, int], list[tuple[str, int, int]]](list)
-    table = Warehouse(config.warehouse, config.cluster).table("share_deliveries")
-    for row in table.select("*", "ORDER BY record_partition, record_offset, first_offset"):
-        for offset in range(row["first_offset"], row["last_offset"] + 1):
-            change = row["delivery_state"], row["delivery_count"], row["previous_count"]
-            by_record[row["partition"], offset].append(change)
+    order = "ORDER BY record_partition, record_offset, first_offset"
+    by_record = _by_record(Warehouse(config.warehouse, config.cluster).table("share_deliveries").select("*", order))
     assert held
     assert by_record.keys() == first | second
     for record, (*before, last) in by_record.items():  # a slow machine may keep the others waiting, too
@@ -241,3 +240,13 @@ def test_share_state_job_without_a_share_group_waits_for_one(broker: Broker, cli
 
 def _known(number: int | None) -> int:
     return -1 if number is None else number
+
+
+def _by_record(changes: Iterable[dict[str, Any]]) -> dict[tuple[int, int], list[tuple[str, int, int]]]:
+    """Return state, delivery count and count before of each change, by partition and offset of a record."""
+    found = defaultdict[tuple[int, int], list[tuple[str, int, int]]](list)
+    for row in changes:
+        for offset in range(row["first_offset"], row["last_offset"] + 1):
+            change = row["delivery_state"], row["delivery_count"], row["previous_count"]
+            found[row["partition"], offset].append(change)
+    return found

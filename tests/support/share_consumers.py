@@ -15,6 +15,9 @@ from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
 from servers.kafka import Broker
 from support.kafka_clients import await_that, producer
 
+HEARTBEATS = {"group.share.heartbeat.interval.ms": "500", "group.share.min.heartbeat.interval.ms": "500"}
+"""Settings of a broker with which members get their partitions soon."""
+
 
 def share_consumer(servers: str, group: str) -> ShareConsumer:
     """Return a member that acknowledges each record by itself."""

@@ -72,8 +72,8 @@ def test_progress_is_what_it_was_where_no_start_offset_is_returned() -> None:
 def test_progress_begins_anew_after_a_reset_and_with_a_new_topic() -> None:
     assert complete(shown((50, 30, (100, 100)), (20, 80, (100, 110)))) == (20, 0, 10)
     assert complete(shown((50, 30, (100, 100)), (50, 50, (100, 105)))) == (50, 0, 5)
-    anew = shown((50, 30, (100, 100)), (60, 30, (90, 100)), topic_ids=(ORDERS, ORDERS_AGAIN))
-    assert complete(anew) == (60, 0, 10)
+    recreated = shown((50, 30, (100, 100)), (60, 30, (90, 100)), topic_ids=(ORDERS, ORDERS_AGAIN))
+    assert complete(recreated) == (60, 0, 10)
 
 
 def test_progress_without_lag_has_the_start_offset_alone() -> None:
@@ -257,6 +257,7 @@ def test_polling_keeps_what_was_known_of_a_group_that_is_not_answered_and_says_w
 def test_polling_asks_about_share_groups_of_the_history(warehouse: Warehouse) -> None:
     """No broker lists those that the principal may not DESCRIBE."""
     state = {"generation": 1, "state": "Stable", "started_at": at(0), "evidence": "recorded", "record_offset": 1}
+    state |= {"is_open": True, "open_bucket": 0}
     named = [("queue", "share", None, "Stable"), ("old", "share", at(1), "Stable"), ("dead", "share", None, "Dead")]
     warehouse.table("group_states").append_rows(
         {**state, "group_id": group, "group_kind": kind, "ended_at": ended, "state": name}
@@ -318,7 +319,7 @@ def test_landing_does_not_poll_with_a_login_that_is_refused(warehouse: Warehouse
     assert written(warehouse) == []
 
 
-# --- whom a poll asks --------------------------------------------------------------------------------------------
+# --- which brokers a poll queries ----------------------------------------------------------------------------------
 
 
 class FakeBroker:

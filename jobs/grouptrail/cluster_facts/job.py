@@ -16,9 +16,9 @@ from grouptrail.kafka.cluster import Cluster
 from grouptrail.kafka.cluster_metadata import ClusterDescription
 from grouptrail.kafka.errors import ClusterError
 from grouptrail.memory import release_memory
-from grouptrail.storage.buckets import OPEN_BUCKETS, in_buckets
 from grouptrail.storage.checkpoints import Start
 from grouptrail.storage.last_sample import LastSample, read_last_sample, write_last_sample
+from grouptrail.storage.living_groups import living_groups
 from grouptrail.storage.thread_query import IntervalQuery
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ def start(context: JobContext[ClusterFactsSettings]) -> Query:
     states = warehouse.table("group_states")
 
     def groups_of(kinds: Collection[str]) -> dict[str, str]:
-        if not states.exists():
-            return {}
-        among = ", ".join(f"'{kind}'" for kind in kinds)
-        are_there = f"AND {in_buckets(range(OPEN_BUCKETS))} AND state <> 'Dead' AND group_kind IN ({among})"
-        return {row["group_id"]: row["group_kind"] for row in states.select("group_id, group_kind", are_there)}
+        return living_groups(states, kinds) if states.exists() else {}
 
     sampler = Sampler(
         cluster,

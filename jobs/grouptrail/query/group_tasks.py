@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from grouptrail import contracts
+from grouptrail.jobs import CLUSTER
 from grouptrail.query.formats import counted, to_the_second
 from grouptrail.query.views import expand
 from grouptrail.storage.last_sample import read_last_sample
@@ -49,7 +50,7 @@ WHERE cluster = :cluster AND group_id = :group
   AND known_from <= :time AND (known_until IS NULL OR :time < known_until)
 ORDER BY subtopology, usage, topic
 """
-# The newest row of each topic that a topology needs, and how many topics were known at all.
+# All topics, the newest row of each last.
 _SAMPLED = """
 SELECT topic, partition_count, last_seen_at, deleted_at, coalesce(deleted_at <= :time, FALSE) AS is_deleted
 FROM topics
@@ -107,7 +108,7 @@ def unready_topics(
         for topic, rows in sorted(needed.items())
         if (problem := _problem_of(sampled.get(topic), _demanded(rows[0], topology, there))) is not None
     ]
-    last = read_last_sample(tables.warehouse, "cluster")
+    last = read_last_sample(tables.warehouse, CLUSTER.name)
     if last is not None and last.at >= since:
         return {"topics": found, "note": None if found else _NOTHING_MISSING}
     until = "" if last is None else f" until {to_the_second(last.at.isoformat())} UTC"

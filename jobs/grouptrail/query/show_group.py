@@ -324,11 +324,13 @@ def _head(group: Row) -> Iterator[str]:
 
 def _unready(unready: Row | None) -> Iterator[str]:
     """Yield why a topology is not ready, such as `not ready because of lines (subtopology 0) ~: missing: …`."""
-    for row in unready["topics"] if unready else ():
+    if unready is None:
+        return
+    for row in unready["topics"]:
         needed_by = f"subtopology {', '.join(row['subtopologies'])}"
         mark = _MARKS.get(row["certainty"], "")
         yield f"not ready because of {row['topic']} ({needed_by}){mark}: {row['problem']}"
-    if unready and unready["note"]:
+    if unready["note"]:
         yield f"not ready: {unready['note']}"
 
 

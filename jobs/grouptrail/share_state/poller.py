@@ -23,7 +23,6 @@ Place = tuple[str, int]
 """A topic and the number of a partition."""
 
 _ONE_BROKER_FAILED = "broker {}: {}"
-_UNKNOWN_ENDS: LogEnds = (None, None)
 
 
 @dataclass(frozen=True)
@@ -95,21 +94,15 @@ class SharePoller:
                     break
         return poll
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._coordinators.close()
-        self._brokers.close()
-        self._logs.close()
-
     def _ask(
         self, broker: BrokerGroups, groups: Collection[str], known: Mapping[str, Collection[Place]], poll: SharePoll
     ) -> None:
         """Ask a broker about groups, once more if it returns partitions whose logs' ends were not read."""
         places = {place for group in groups for place in known.get(group, ())}
-        answers, before, after = self._offsets(broker, groups, places)
+        answers, (before, after) = broker.share_offsets(groups, lambda: self._log_ends(places))
         if new := _with_lag(answers) - places:
             self._find_leaders(new)
-            answers, before, after = self._offsets(broker, groups, places | new)
+            answers, (before, after) = broker.share_offsets(groups, lambda: self._log_ends(places | new))
         for group, answer in answers.items():
             if isinstance(answer, str):
                 if answer:
@@ -123,12 +116,6 @@ class SharePoller:
             gone = {place for place in known.get(group, ()) if place not in returned and place[0] not in self._hidden}
             ends = {place: (before.get(place), after.get(place)) for place in answer.offsets}
             poll.groups[group] = PolledShareGroup(answer.offsets, ends, frozenset(gone))
-
-    def _offsets(
-        self, broker: BrokerGroups, groups: Collection[str], places: Collection[Place]
-    ) -> tuple[dict[str, ShareOffsets | str], dict[Place, int], dict[Place, int]]:
-        answers, (before, after) = broker.share_offsets(groups, lambda: self._log_ends(places))
-        return answers, before, after
 
     def _log_ends(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the ends of the logs whose leaders answer."""

@@ -19,6 +19,7 @@ from grouptrail.kafka.errors import ClusterError
 from grouptrail.memory import release_memory
 from grouptrail.share_state.polled import Progress, progress
 from grouptrail.share_state.poller import Place, PolledShareGroup, SharePoll, SharePoller
+from grouptrail.storage.living_groups import living_groups
 from grouptrail.storage.schema import table_schema
 from grouptrail.storage.share_progress import GONE, RETURNED, SUPERSEDED
 
@@ -34,8 +35,6 @@ _Group = Mapping[Place, Progress | None]
 _ROWS = table_schema(TABLE, without=("cluster",))
 _NEWEST = "QUALIFY row_number() OVER (PARTITION BY group_id, topic, partition ORDER BY polled_at DESC) = 1"
 _READ_AT_A_TIME = 50_000
-# By the history, so that a group which no broker lists, as the principal may not see it, is noticed.
-_SHARE_GROUPS = "AND group_kind = 'share' AND ended_at IS NULL AND state <> 'Dead'"
 
 
 class SharePolling:
@@ -54,7 +53,8 @@ class SharePolling:
         """Poll once and write what has changed."""
         started = time.monotonic()
         stored = self._restored()
-        groups = {row["group_id"] for row in self._states.select("group_id", _SHARE_GROUPS)}
+        # By the history, so that a group which no broker lists, as the principal may not see it, is noticed.
+        groups = living_groups(self._states, ("share",))
         known = dict.fromkeys(groups, ()) | {
             group: tuple(place for place, one in places.items() if one) for group, places in stored.items()
         }

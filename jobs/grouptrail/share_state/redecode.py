@@ -24,36 +24,36 @@ _ROWS_AT_A_TIME = 50_000
 
 
 def redecode_share_state(warehouse: Warehouse, max_record_bytes: int, log: Log) -> None:
-    """Decode what can be decoded now, with the deliveries that it and the records after it tell of; log how many.
+    """Decode what can be decoded now, recompute the deliveries from there on, and log how many records these are.
 
-    Only records of the warehouse's cluster are. The job `share-state` must not run meanwhile. The rows are replaced
-    last, so an interrupted run can be repeated.
+    Only records of the warehouse's cluster are decoded. The job `share-state` must not run meanwhile. The rows are
+    replaced last, so an interrupted run can be repeated.
     """
-    table, told = warehouse.tables((TABLE, deliveries.TABLE))
+    table, changes = warehouse.tables((TABLE, deliveries.TABLE))
     if not table.exists() or not table.has_rows("reason IS NOT NULL"):
         return
     warehouse.ensure((TABLE, deliveries.TABLE))
-    again = _Again(max_record_bytes)
+    refold = _Refold(max_record_bytes)
     order = "ORDER BY record_partition, record_offset"
     parts = [
-        pa.Table.from_pylist([again.add(row) for row in some.to_pylist()], _ROWS)
+        pa.Table.from_pylist([refold.add(row) for row in some.to_pylist()], _ROWS)
         for some in table.select_arrow(_ROWS.names, order, rows_at_a_time=_ROWS_AT_A_TIME)
     ]
-    if again.decoded:
+    if refold.decoded:
         kept = [
             row
-            for some in told.select_arrow(_CHANGES.names, rows_at_a_time=_ROWS_AT_A_TIME)
+            for some in changes.select_arrow(_CHANGES.names, rows_at_a_time=_ROWS_AT_A_TIME)
             for row in some.to_pylist()
-            if not again.is_changed(row)
+            if not refold.is_changed(row)
         ]
-        told.replace(pa.Table.from_pylist([*kept, *again.changes], _CHANGES))
+        changes.replace(pa.Table.from_pylist([*kept, *refold.changes], _CHANGES))
         table.replace(pa.concat_tables(parts))
-    log(f"{again.decoded:,} records of share groups decoded, {again.undecodable:,} still undecodable")
+    log(f"{refold.decoded:,} records of share groups decoded, {refold.undecodable:,} still undecodable")
 
 
-class _Again:
-    """Folds all rows. In each partition of the topic the first one that decodes now changes what it and later ones
-    tell; earlier ones stay as they are, also where records before them have been deleted since."""
+class _Refold:
+    """Folds all rows. In each partition of the topic, results change from the first row on that decodes now; those
+    before it stay as they are, also where records before them have been deleted since."""
 
     def __init__(self, max_record_bytes: int) -> None:
         self._max_record_bytes = max_record_bytes
@@ -80,6 +80,6 @@ class _Again:
         return row
 
     def is_changed(self, row: Row) -> bool:
-        """Return whether what a row tells rests on one that was decoded now."""
+        """Return whether the results of a row rest on one that was decoded now."""
         first = self._changed_from.get(row["record_partition"])
         return first is not None and row["record_offset"] >= first

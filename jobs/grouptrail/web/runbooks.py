@@ -30,7 +30,7 @@ _OTHER_DOCUMENT = re.compile(r"(?!https?://|#)")
 def runbook_of(status: str | None, most_deliveries: int | None = None) -> str | None:
     """Return the address of the runbook of a verdict; None for one without an alert.
 
-    `most_deliveries`, as in `consumer_lag`, tells which of its two rules has given WARN.
+    `most_deliveries`, as in `consumer_lag`, shows which of the two rules gave WARN.
     """
     is_redelivered = status == "WARN" and (most_deliveries or 0) >= DELIVERED_OFTEN
     alert = OF_REDELIVERED if is_redelivered else OF_STATUS.get(status or "")
